@@ -1,0 +1,1 @@
+"""How a run happens: configuration, the one loop, the run store, the tasks and the analysis."""
