@@ -1,0 +1,1 @@
+"""Where examples come from: readers, downloads, stand-ins and the cache of parsed arrays."""
