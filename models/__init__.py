@@ -1,0 +1,1 @@
+"""The mathematics: normalisers, recurrent cells and one file per model. Imports nothing else of the suite."""
