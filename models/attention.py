@@ -1,0 +1,116 @@
+"""The differentiable window of DRAW (Gregor et al. 2015, section 3.2): filterbank, read and write.
+
+A window is five numbers per image, predicted by the decoder: centre (g_y, g_x), log stride, log variance and log
+intensity. It selects an N x N grid of Gaussian filters over an A x A image whose pixels are counted from 0.
+
+Shapes: B batch, N filters per axis, A pixels per axis, K images read through one window.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+# Added to the sum of a filter row before dividing by it (public DRAW code): a row whose window has left the image
+# fades to zero instead of blowing up.
+ROW_SUM_EPS = 1e-4
+
+CENTRES = ("gregor", "jbornschein")
+
+
+class Filters(NamedTuple):
+    """Filterbank of one window per image.
+
+    Attributes:
+        rows_BNA: F_y, one Gaussian over the image's rows per filter; each sums to about 1.
+        columns_BNA: F_x, the same over columns.
+        intensity_B1: gamma, by which a read is multiplied and a write divided.
+    """
+
+    rows_BNA: Tensor
+    columns_BNA: Tensor
+    intensity_B1: Tensor
+
+
+class Box(NamedTuple):
+    """Where a window looks, in pixels counted from 0: for pictures only.
+
+    Attributes:
+        centre_B2: (y, x) of the middle of the grid.
+        half_width_B: from there to one standard deviation beyond the outermost filter.
+    """
+
+    centre_B2: Tensor
+    half_width_B: Tensor
+
+
+class Attention(nn.Module):
+    """Turns five window parameters into filters, and applies them (Gregor et al., eq. 19-26).
+
+    Filter i of N sits at centre + (i - (N-1)/2) stride, i = 0..N-1, with stride = (A-1)/(N-1) exp(log stride).
+
+    Args:
+        filters: N, at least 2 (the stride divides by N-1).
+        image_size: A.
+        centre: ``gregor``: (A+1)/2 (g+1) with pixels counted from 1, so g = 0 is the exact middle of the image;
+            ``jbornschein``: A/2 (g+1) with pixels counted from 0, half a pixel further down and right at g = 0.
+    """
+
+    pixels_A: Tensor
+    offsets_N: Tensor
+
+    def __init__(self, filters: int, image_size: int, centre: str) -> None:
+        super().__init__()
+        if centre not in CENTRES:
+            raise ValueError(f"centre '{centre}' is unknown; choose one of {', '.join(CENTRES)}")
+        if filters < 2:
+            raise ValueError(f"a window needs at least 2 filters per axis, not {filters}")
+        self.filters, self.image_size = filters, image_size
+        # centre = slope * g + origin; "- 1" moves Gregor's pixels from counting from 1 to counting from 0.
+        self.slope = (image_size + 1) / 2 if centre == "gregor" else image_size / 2
+        self.origin = self.slope - 1 if centre == "gregor" else self.slope
+        self.register_buffer("pixels_A", torch.arange(image_size, dtype=torch.get_default_dtype()), False)
+        unit_N = torch.arange(filters, dtype=torch.get_default_dtype()) - (filters - 1) / 2
+        self.register_buffer("offsets_N", unit_N * (image_size - 1) / (filters - 1), False)
+
+    def forward(self, window_B5: Tensor) -> Filters:
+        """The filterbank of ``window_B5``: (g_y, g_x, log stride, log variance, log intensity)."""
+        centre_B2 = window_B5[:, :2] * self.slope + self.origin
+        stride_B1, variance_B1, intensity_B1 = window_B5[:, 2:].exp().split(1, 1)
+        # Both axes at once: axis 1 of the (B, 2, N, A) tensors is (rows, columns).
+        means_B2N = torch.addcmul(centre_B2[..., None], stride_B1[..., None], self.offsets_N)
+        distance_B2NA = self.pixels_A - means_B2N[..., None]
+        precision_B111 = (-0.5 / variance_B1)[..., None, None]
+        weights_B2NA = (distance_B2NA.square() * precision_B111).exp()
+        filters_B2NA = weights_B2NA / (weights_B2NA.sum(-1, keepdim=True) + ROW_SUM_EPS)
+        rows_BNA, columns_BNA = filters_B2NA.unbind(1)
+        return Filters(rows_BNA, columns_BNA, intensity_B1)
+
+    def read(self, filters: Filters, images_BAK: Tensor) -> Tensor:
+        """gamma F_y image F_x^T for K images side by side.
+
+        Args:
+            filters: the window.
+            images_BAK: (B, A, K*A), K images next to one another along the columns.
+
+        Returns:
+            (B, N*K*N) patches, flattened in the order (row, image, column).
+        """
+        batch, n, a = filters.rows_BNA.shape
+        strips_BNKA = filters.rows_BNA @ images_BAK
+        strips_BRA = strips_BNKA.view(batch, -1, a)  # R = N*K: image k of row n is one row here
+        patches_BRN = strips_BRA @ filters.columns_BNA.transpose(1, 2)
+        return patches_BRN.view(batch, -1) * filters.intensity_B1
+
+    def write(self, filters: Filters, canvas_BAA: Tensor, patch_BP: Tensor) -> Tensor:
+        """canvas + F_y^T patch F_x / gamma; ``patch_BP`` holds P = N*N numbers, row by row."""
+        patch_BNN = (patch_BP / filters.intensity_B1).view(-1, self.filters, self.filters)
+        return torch.baddbmm(canvas_BAA, filters.rows_BNA.transpose(1, 2), patch_BNN @ filters.columns_BNA)
+
+    def box(self, window_B5: Tensor) -> Box:
+        """The window's place and size in the image."""
+        reach_B = window_B5[:, 2].exp() * (self.image_size - 1) / 2
+        sigma_B = (0.5 * window_B5[:, 3]).exp()
+        return Box(window_B5[:, :2] * self.slope + self.origin, reach_B + sigma_B)
