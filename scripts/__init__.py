@@ -1,0 +1,1 @@
+"""Thin commands: parse arguments, call experiments and data."""

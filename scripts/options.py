@@ -1,0 +1,230 @@
+"""The variables of ``make``, checked before any work: ``python -m scripts.options reproduce TASK=draw``.
+
+Every script takes the same ``NAME=value`` words as ``make``; an empty value counts as not given. Only the standard
+library is imported here, so that a misspelt value is answered at once, even before ``.venv`` exists.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+T = TypeVar("T")
+ROOT = Path(__file__).resolve().parent.parent
+CONFIGS = ROOT / "configs"
+NAMES = ("TASK", "PROFILE", "NORM", "SEEDS", "BATCH", "JOBS", "LOGGER", "DEVICE", "FAIL_FAST")
+# What each command does with TASK: "one" task by name, "many" takes `all` as well, "any" means all when not given.
+COMMANDS = {
+    "data": "many",
+    "reproduce": "many",
+    "sweep": "one",
+    "figures": "any",
+    "compare": "any",
+    "status": "any",
+    "estimate": "one",
+    "bench": "one",
+}
+
+
+class OptionError(ValueError):
+    """A missing or wrong variable; the message is one line that names the valid values. Exit code 2."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Checked variables. ``None`` for norms, seeds and batches means: what the experiment says."""
+
+    tasks: tuple[str, ...]
+    profile: str
+    norms: tuple[str, ...] | None
+    seeds: tuple[int, ...] | None
+    batches: tuple[int, ...] | None
+    jobs: int | None
+    logger: str
+    device: str
+    fail_fast: bool
+
+    @property
+    def task(self) -> str:
+        """The task, for commands that take exactly one."""
+        (task,) = self.tasks
+        return task
+
+
+def parse(command: str, words: list[str]) -> Options:
+    """Checks ``NAME=value`` words for one of ``COMMANDS``. Raises ``OptionError``."""
+    given = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or name not in NAMES:
+            raise OptionError(f"{word!r} is not NAME=value with NAME one of: {', '.join(NAMES)}")
+        if value.strip():
+            given[name] = value.strip()
+
+    tasks = _tasks(command, given.get("TASK"))
+    profile = _choice("PROFILE", given.get("PROFILE", "small"), stems("profile"))
+    # A task may lack a profile that others have (medium, for example).
+    for task in tasks:
+        if (CONFIGS / "profile" / profile).is_dir() and not _has_profile(profile, task):
+            there = [name for name in stems("profile") if _has_profile(name, task)]
+            raise OptionError(
+                f"PROFILE={profile} is not defined for TASK={task}; choose from: {', '.join(there)}"
+            )
+    return Options(
+        tasks=tasks,
+        profile=profile,
+        norms=_norms(given.get("NORM"), tasks),
+        seeds=_integers("SEEDS", given.get("SEEDS"), least=0),
+        batches=_integers("BATCH", given.get("BATCH"), least=1),
+        jobs=_jobs(given.get("JOBS", "auto")),
+        logger=_choice("LOGGER", given.get("LOGGER", "local"), stems("logger")),
+        device=_device(given.get("DEVICE", "auto")),
+        fail_fast=_choice("FAIL_FAST", given.get("FAIL_FAST", "0"), ["0", "1"]) == "1",
+    )
+
+
+def stems(group: str) -> list[str]:
+    """The names in one config group, in alphabetical order."""
+    return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
+
+
+def supported_norms(task: str) -> tuple[str, ...]:
+    """The ``norms = (...)`` literal of ``experiments/tasks/<task>.py``, read without importing torch."""
+    path = ROOT / "experiments" / "tasks" / f"{task}.py"
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            if any(isinstance(target, ast.Name) and target.id == "norms" for target in targets):
+                try:
+                    return tuple(ast.literal_eval(node.value))
+                except ValueError:
+                    continue  # not written out; the training entry still refuses what does not fit
+    return tuple(stems("norm"))
+
+
+def workers(options: Options, cells: int) -> tuple[int, int]:
+    """Jobs at a time and torch threads per job, for a number of cells.
+
+    Small recurrent models gain little from a second thread, so ``JOBS=auto`` runs as many cells side by side as
+    there are cores; a GPU is one worker.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    jobs = options.jobs or (1 if _accelerated(options.device) else min(cores, max(cells, 1)))
+    return jobs, max(cores // jobs, 1)
+
+
+def fail(error: Exception) -> NoReturn:
+    """Prints one line and exits with 2."""
+    print(f"error: {error}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def from_command_line(command: str) -> Options:
+    """``parse`` on this process' arguments; prints the error and exits with 2."""
+    try:
+        return parse(command, sys.argv[1:])
+    except OptionError as error:
+        fail(error)
+
+
+def _tasks(command: str, value: str | None) -> tuple[str, ...]:
+    known = stems("task")
+    mode = COMMANDS[command]
+    if value is None and mode != "any":
+        raise OptionError(f"TASK is missing; choose from: {', '.join(known + ['all'] * (mode == 'many'))}")
+    if value is None or (value == "all" and mode != "one"):
+        return tuple(known)
+    return (_choice("TASK", value, known + ["all"] * (mode != "one")),)
+
+
+def _has_profile(profile: str, task: str) -> bool:
+    return (CONFIGS / "profile" / profile / f"{task}.yaml").is_file()
+
+
+def _choice(name: str, value: str, known: list[str]) -> str:
+    if value in known:
+        return value
+    near = difflib.get_close_matches(value, known, n=1)
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    raise OptionError(f"{name}={value} is unknown{hint}; choose from: {', '.join(known)}")
+
+
+def _norms(value: str | None, tasks: tuple[str, ...]) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    norms = tuple(_choice("NORM", norm.strip(), stems("norm")) for norm in value.split(","))
+    for task in tasks:
+        for norm in norms:
+            if norm not in supported_norms(task):
+                raise OptionError(
+                    f"NORM={norm} is not supported by TASK={task}; choose from: {', '.join(supported_norms(task))}"
+                )
+    return _unique("NORM", norms)
+
+
+def _integers(name: str, value: str | None, least: int) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    items = [item.strip() for item in value.split(",")]
+    # isdecimal() alone also takes digits of other scripts.
+    if not all(item.isascii() and item.isdecimal() and int(item) >= least for item in items):
+        raise OptionError(
+            f"{name}={value} is not a list of whole numbers from {least} up, such as {name}=1,2"
+        )
+    return _unique(name, tuple(int(item) for item in items))
+
+
+def _unique(name: str, values: tuple[T, ...]) -> tuple[T, ...]:
+    if len(set(values)) < len(values):
+        raise OptionError(f"{name}={','.join(map(str, values))} names a value twice")
+    return values
+
+
+def _jobs(value: str) -> int | None:
+    if value == "auto":
+        return None
+    if not (value.isascii() and value.isdecimal() and int(value) >= 1):
+        raise OptionError(f"JOBS={value} is neither auto nor a whole number from 1 up")
+    return int(value)
+
+
+def _device(value: str) -> str:
+    _choice("DEVICE", value, ["auto", "cpu", "cuda", "mps"])
+    if value in ("cuda", "mps"):
+        try:
+            import torch
+        except ImportError:  # before the set-up: the script itself asks again
+            return value
+        if not (torch.cuda if value == "cuda" else torch.backends.mps).is_available():
+            raise OptionError(
+                f"DEVICE={value} is not available on this machine; use DEVICE=cpu or DEVICE=auto"
+            )
+    return value
+
+
+def _accelerated(device: str) -> bool:
+    if device == "cpu":
+        return False
+    import torch
+
+    return device != "auto" or torch.cuda.is_available()
+
+
+def main() -> None:
+    """Checks the words after the command's name and says nothing when they are right."""
+    command = sys.argv[1] if len(sys.argv) > 1 else ""
+    if command not in COMMANDS:
+        fail(OptionError(f"unknown command {command!r}; choose from: {', '.join(COMMANDS)}"))
+    try:
+        parse(command, sys.argv[2:])
+    except OptionError as error:
+        fail(error)
+
+
+if __name__ == "__main__":
+    main()

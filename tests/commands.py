@@ -1,0 +1,32 @@
+"""Running commands as a user would, for the tests that do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def run(*command: str, timeout: float = 300, **kwargs: Any) -> subprocess.CompletedProcess[str]:
+    """Runs a command from the repository's root with stdin closed, and returns its output as text."""
+    return subprocess.run(
+        command,
+        cwd=kwargs.pop("cwd", ROOT),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        **kwargs,
+    )
+
+
+def make(*words: str, timeout: float = 300, **kwargs: Any) -> subprocess.CompletedProcess[str]:
+    """Runs ``make`` with the interpreter that runs the tests, without installing anything."""
+    # Not resolved: the link inside the environment is what makes it one.
+    venv = Path(sys.executable).parent.parent
+    return run(
+        "make", "--no-print-directory", f"VENV={venv}", "NO_SETUP=1", *words, timeout=timeout, **kwargs
+    )
