@@ -1,0 +1,300 @@
+"""Reads run folders into records and one tidy table: a row for each logged number.
+
+Two places hold runs: ``results/runs`` (made here) and ``results/published`` (small copies under version control).
+The same run in both is counted once. A folder that cannot be read is named in one warning and left out; a last
+line cut off by a crash is dropped.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+if TYPE_CHECKING:
+    from experiments.grid import Cell
+
+REPO = Path(__file__).resolve().parents[2]
+RUNS = REPO / "results" / "runs"
+PUBLISHED = REPO / "results" / "published"
+
+COLUMNS = [
+    "run", "task", "norm", "batch_size", "seed", "profile", "data_label", "data_kind", "config_sha", "state",
+    "origin", "step", "examples", "epoch", "train_seconds", "split", "metric", "unit", "value",
+]  # fmt: skip
+METRIC_COLUMNS = COLUMNS[COLUMNS.index("step") :]
+FINISHED = ("done", "diverged")  # the two states in which a run has said its last word
+_SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class Unreadable(ValueError):
+    """A run folder that cannot be used; one line saying why."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder, metrics read on first use.
+
+    Attributes:
+        origin: ``runs`` or ``published``.
+        state: effective state: done, diverged, running, interrupted or failed.
+        commit: git commit it ran at, or ``unknown``; ``dirty`` when the tree had changes.
+        data: kind, label, name, fingerprint and detail of the data source.
+    """
+
+    folder: Path
+    run: str
+    task: str
+    norm: str
+    batch_size: int
+    seed: int
+    profile: str
+    identity: str
+    config_sha: str
+    data: Mapping[str, str]
+    commit: str
+    dirty: bool
+    started: str
+    state: str
+    origin: str
+    status: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """Short name of the data source, part of every output path."""
+        return self.data["label"]
+
+    @property
+    def stand_in(self) -> bool:
+        """Whether the data replace the original ones, so that only a direction can be read off."""
+        return self.data["kind"] == "stand-in"
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """Logged numbers, columns ``METRIC_COLUMNS``; a value that was not finite is NaN."""
+        return read_metrics(self.folder / "metrics.jsonl")
+
+    def series(self, split: str, metric: str) -> pd.DataFrame:
+        """Rows of one metric on one split, by step."""
+        rows = self.metrics
+        return rows[(rows["split"] == split) & (rows["metric"] == metric)]
+
+
+@dataclass(frozen=True)
+class Collection:
+    """All usable runs, and one line for everything that was left out."""
+
+    runs: list[Run]
+    warnings: list[str]
+
+    def frame(self) -> pd.DataFrame:
+        """Tidy table of every logged number of every run, columns ``COLUMNS``."""
+        return tidy(self.runs)
+
+
+def tidy(runs: Iterable[Run]) -> pd.DataFrame:
+    """Tidy table of ``runs``, columns ``COLUMNS``."""
+    parts = [
+        run.metrics.assign(
+            run=run.run, task=run.task, norm=run.norm, batch_size=run.batch_size, seed=run.seed,
+            profile=run.profile, data_label=run.label, data_kind=run.data["kind"],
+            config_sha=run.config_sha, state=run.state, origin=run.origin,
+        )[COLUMNS]
+        for run in runs
+    ]  # fmt: skip
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=COLUMNS)
+
+
+def read_metrics(path: Path) -> pd.DataFrame:
+    """Reads ``metrics.jsonl``; lines that are not whole records are dropped (a crash can cut off the last).
+
+    A step written twice, before and after a crash, counts with its last value.
+    """
+    records = []
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        lines = []
+    for line in lines:
+        try:
+            record = json.loads(line)
+            value = record["value"]
+            records.append(
+                (
+                    int(record["step"]), int(record["examples"]), float(record["epoch"]),
+                    float(record["train_seconds"]), str(record["split"]), str(record["metric"]),
+                    str(record["unit"]), math.nan if value is None else float(value),
+                )
+            )  # fmt: skip
+        except (ValueError, KeyError, TypeError):
+            continue
+    frame = pd.DataFrame(records, columns=METRIC_COLUMNS)
+    frame = frame.drop_duplicates(["step", "split", "metric"], keep="last")
+    # Kept as NaN, never as infinity: whether "not finite" is the worst low or high depends on the metric.
+    frame["value"] = frame["value"].where(frame["value"].abs() < math.inf)
+    return frame.sort_values("step", kind="stable", ignore_index=True)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise Unreadable(f"{path.name} is missing") from None
+    except (ValueError, OSError) as error:
+        raise Unreadable(f"{path.name} cannot be read ({str(error).splitlines()[0]})") from None
+    if not isinstance(content, dict):
+        raise Unreadable(f"{path.name} is not a JSON object")
+    return content
+
+
+def _state(folder: Path, status: Mapping[str, Any], origin: str) -> str:
+    state = str(status.get("state", "interrupted"))
+    if state != "running":
+        return state
+    if origin == "published":
+        return "interrupted"  # a copy has no live process
+    from experiments.runs import effective_state  # only now: it needs more of the suite than reading does
+
+    return effective_state(folder)
+
+
+def read_run(folder: Path, origin: str = "runs") -> Run:
+    """Reads one run folder (meta.json and status.json). Raises ``Unreadable``."""
+    meta = _json(folder / "meta.json")
+    try:
+        status = _json(folder / "status.json")
+    except Unreadable:
+        status = {}
+    try:
+        data = {key: str(meta["data"][key]) for key in ("kind", "label", "name", "fingerprint", "detail")}
+        git = meta.get("git") or {}
+        run = Run(
+            folder=folder, run=folder.name, task=str(meta["task"]), norm=str(meta["norm"]),
+            batch_size=int(meta["batch_size"]), seed=int(meta["seed"]), profile=str(meta["profile"]),
+            identity=str(meta["identity"]), config_sha=str(meta["config_sha"]), data=data,
+            commit=str(git.get("commit") or "unknown"), dirty=bool(git.get("dirty")),
+            started=str(meta.get("started") or ""), state=_state(folder, status, origin), origin=origin,
+            status=status,
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError) as error:
+        raise Unreadable(f"meta.json lacks or garbles {error}") from None
+    for key, value in (("profile", run.profile), ("data label", run.label), ("task", run.task)):
+        if not _SLUG.fullmatch(value):  # these become parts of output paths
+            raise Unreadable(f"meta.json has the {key} {value!r}")
+    return run
+
+
+def collect(
+    runs: Path = RUNS, published: Path = PUBLISHED, task: str | None = None, profile: str | None = None
+) -> Collection:
+    """Reads all run folders of both places, optionally of one task and profile.
+
+    Our own run goes before a published copy of the same identity, unless only the copy has finished.
+    """
+    found: dict[str, Run] = {}
+    warnings: list[str] = []
+    for origin, root in (("runs", runs), ("published", published)):
+        for folder in sorted(root.glob(f"{task or '*'}/*")):
+            if not folder.is_dir() or folder.name.startswith("."):
+                continue
+            try:
+                run = read_run(folder, origin)
+            except Unreadable as error:
+                warnings.append(f"warning: {folder} left out: {error}")
+                continue
+            if profile not in (None, run.profile):
+                continue
+            rival = found.get(run.identity)
+            if rival is None or (rival.state not in FINISHED and run.state in FINISHED):
+                found[run.identity] = run
+    order = sorted(found.values(), key=lambda r: (r.task, r.profile, r.label, r.norm, r.batch_size, r.seed, r.run))
+    return Collection(order, warnings)
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs of one experiment that share profile and data source, put on the experiment's cells.
+
+    Attributes:
+        found: (cell, run) for every cell that has a run.
+        missing: cells without one.
+        other: runs of this task, profile and label that fit no cell (other settings or older code).
+        warnings: one line for each second run found for a cell.
+    """
+
+    task: str
+    profile: str
+    label: str
+    found: list[tuple[Cell, Run]]
+    missing: list[Cell]
+    other: list[Run]
+    warnings: list[str]
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for _, run in self.found]
+
+    @property
+    def stand_in(self) -> bool:
+        return any(run.stand_in for run in self.runs or self.other)
+
+    @property
+    def source(self) -> Mapping[str, str]:
+        """The data source all runs of the group share."""
+        return (self.runs or self.other)[0].data
+
+    @property
+    def commits(self) -> str:
+        """Commits of the runs, shortened, e.g. ``3f228603, 9ab12cd0+dirty``."""
+        return ", ".join(sorted({run.commit[:8] + "+dirty" * run.dirty for run in self.runs}))
+
+    def todo(self) -> list[str]:
+        """One line for each cell that is missing or unfinished, with the command that makes it."""
+        lines = [f"missing: {name(cell)}: {cell.command}" for cell in self.missing]
+        for cell, run in self.found:
+            if run.state not in FINISHED:
+                lines.append(f"{run.state} at {progress(run)}: {name(cell)}: {cell.command}")
+        return lines
+
+
+def name(cell: Cell | Run) -> str:
+    """What tells a cell from the others of its experiment."""
+    return f"norm={cell.norm} batch={cell.batch_size} seed={cell.seed}"
+
+
+def progress(run: Run) -> str:
+    """How far a run is, e.g. ``45 %``."""
+    step, total = run.status.get("step"), run.status.get("total_steps")
+    return f"{100 * step / total:.0f} %" if step is not None and total else "an unknown step"
+
+
+def groups(runs: Sequence[Run], cells: Sequence[Cell], task: str, profile: str) -> list[Group]:
+    """Puts the runs of one task and profile on ``cells`` (of the same profile), once for each data source."""
+    mine = [run for run in runs if run.task == task and run.profile == profile]
+    result = []
+    for label in sorted({run.label for run in mine}):
+        by_sha: dict[str, Run] = {}
+        warnings = []
+        here = [run for run in mine if run.label == label]
+        # Same settings and data source but another identity: the data differ. The newest finished run counts.
+        for run in sorted(here, key=lambda run: (run.state in FINISHED, run.origin == "runs", run.started)):
+            if run.config_sha in by_sha:
+                warnings.append(f"warning: {run.run} taken, not {by_sha[run.config_sha].run}: same settings")
+            by_sha[run.config_sha] = run
+        found = [(cell, by_sha[cell.config_sha]) for cell in cells if cell.config_sha in by_sha]
+        wanted = {cell.config_sha for cell in cells}
+        result.append(
+            Group(
+                task=task, profile=profile, label=label, found=found,
+                missing=[cell for cell in cells if cell.config_sha not in by_sha],
+                other=[run for run in here if run.config_sha not in wanted], warnings=warnings,
+            )  # fmt: skip
+        )
+    return result

@@ -1,0 +1,293 @@
+"""Draws a published figure from the runs there are, for one profile and data source.
+
+With fewer than five seeds every seed is a thin line, their median a thick one and their range a band: three numbers
+make no confidence interval. Nothing is smoothed. Seeds are aggregated only at evaluation steps they share. A run
+that diverged ends in a cross and counts as infinitely bad from there on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from experiments.analysis import style
+from experiments.analysis.collect import FINISHED, Group, Run, progress, read_metrics, tidy
+from experiments.analysis.measures import worst
+from experiments.analysis.output import write_whole
+
+FEW_SEEDS = 5  # below this every seed is shown
+X_LABELS = {"epoch": "epoch", "step": "training step (updates)"}
+NAMES = {"bn": "BN: batch", "wn": "WN: weight", "ln": "LN: layer"}
+Band = tuple[style.Look, pd.DataFrame]
+
+
+def aggregate(runs: Sequence[tuple[str, pd.DataFrame]], x: str, better: str) -> pd.DataFrame:
+    """Median and spread of several seeds at the evaluation steps they share.
+
+    Args:
+        runs: (state, rows of one metric by step) for each seed.
+        x: column to draw against.
+        better: ``lower`` or ``higher``; tells which infinity a diverged run counts as after its last value.
+
+    Returns:
+        step, x, low, middle, high by step; low and high are the range with fewer than ``FEW_SEEDS`` seeds, else the
+        quartiles.
+    """
+    curves = []
+    for state, rows in runs:
+        curve = rows.set_index("step")["value"].astype(float)
+        curves.append((state, curve.fillna(worst(better))))
+    steps = sorted({step for _, curve in curves for step in curve.index})
+    for state, curve in curves:
+        last = curve.index.max() if len(curve) else -1
+        steps = [step for step in steps if step in curve.index or (state == "diverged" and step > last)]
+    where = {step: value for _, rows in runs for step, value in zip(rows["step"], rows[x], strict=True)}
+    table = np.array([[curve.get(step, worst(better)) for step in steps] for _, curve in curves], dtype=float)
+    table = table.reshape(len(curves), len(steps))
+    # Quantiles by rank, without interpolation between a number and infinity (which gives NaN).
+    ranked = np.sort(table, axis=0)
+    n = len(curves)
+    with np.errstate(invalid="ignore"):
+        middle = ranked[n // 2] if n % 2 else (ranked[n // 2 - 1] + ranked[n // 2]) / 2
+    low, high = (0, n - 1) if n < FEW_SEEDS else (round((n - 1) / 4), round(3 * (n - 1) / 4))
+    return pd.DataFrame(
+        {"step": steps, x: [where[step] for step in steps], "low": ranked[low], "middle": middle, "high": ranked[high]}
+    )
+
+
+def _panel_runs(panel: Mapping[str, Any], group: Group) -> dict[str, list[tuple[Run, pd.DataFrame]]]:
+    """Runs of a panel by norm, with the rows it draws; runs that logged none of them are left out."""
+    chosen: dict[str, list[tuple[Run, pd.DataFrame]]] = {}
+    for run in group.runs:
+        if panel.get("batch_size") not in (None, run.batch_size):
+            continue
+        rows = run.series(panel["split"], panel["metric"])
+        if panel.get("best"):
+            lower = panel.get("better", "lower") == "lower"
+            rows = rows.assign(value=rows["value"].cummin() if lower else rows["value"].cummax())
+        if not rows.empty:
+            chosen.setdefault(run.norm, []).append((run, rows))
+    return dict(sorted(chosen.items(), key=lambda item: (list(style.LOOKS) + [item[0]]).index(item[0])))
+
+
+def _draw_panel(ax: Axes, panel: Mapping[str, Any], group: Group, x: str) -> tuple[list[Band], list[str]]:
+    """Draws the lines of one panel; returns the bands still to draw, and remarks for the caption."""
+    better = panel.get("better", "lower")
+    by_norm = _panel_runs(panel, group)
+    bands: list[Band] = []
+    remarks: list[str] = []
+    ax.set_yscale(panel.get("yscale", "linear"), **({"nonpositive": "mask"} if panel.get("yscale") == "log" else {}))
+    ax.set_xlabel(X_LABELS.get(x, x))
+    ax.set_ylabel(panel["ylabel"])
+    ax.margins(x=0.02)
+    if not by_norm:
+        ax.set_title(panel.get("title", ""))
+        ax.text(0.5, 0.5, "no runs yet", transform=ax.transAxes, ha="center", va="center", color="0.5")
+        ax.set(xticks=[], yticks=[])
+        return bands, remarks
+    for norm, runs in by_norm.items():
+        look = style.look(norm)
+        diverged = [rows.dropna(subset="value") for run, rows in runs if run.state == "diverged"]
+        for rows in diverged:
+            ax.plot(
+                rows[x].tail(1), rows["value"].tail(1), "X", color=look.color, ms=8, mec="white", mew=0.8, zorder=9
+            )
+        if 1 < len(runs) < FEW_SEEDS:
+            for _, rows in runs:
+                dot = {"marker": "o", "ms": 3} if len(rows) == 1 else {}
+                ax.plot(rows[x], rows["value"], color=look.color, lw=0.7, alpha=0.5, zorder=look.order, **dot)
+        middle = aggregate([(run.state, rows) for run, rows in runs], x, better)
+        if len(runs) > 1:
+            bands.append((look, middle))
+        crosses = f", {len(diverged)} diverged" if diverged else ""
+        label = f"{look.name} ({len(runs)} seed{'s' * (len(runs) > 1)}{crosses})"
+        shown = middle["middle"].where(np.isfinite(middle["middle"]))
+        dot = {"marker": "o", "ms": 4} if len(middle) == 1 else {}
+        ax.plot(middle[x], shown, color=look.color, ls=look.line, zorder=look.order + 1, label=label, **dot)
+        reach = max(rows["step"].max() for _, rows in runs)
+        if not diverged and (middle.empty or middle["step"].iloc[-1] < reach):
+            end = f"{x} {middle[x].iloc[-1]:.3g}" if len(middle) else "the start: no common step"
+            remarks.append(f"{look.name}: seeds of unequal length, median cut at {end}")
+    style.legend_above(ax, panel.get("title", ""))
+    return bands, remarks + _cut(ax, panel, by_norm, x)
+
+
+def _cut(
+    ax: Axes, panel: Mapping[str, Any], by_norm: Mapping[str, list[tuple[Run, pd.DataFrame]]], x: str
+) -> list[str]:
+    """Cuts a linear axis where the first values of a run would squeeze the rest flat, and says so."""
+    if panel.get("yscale", "linear") != "linear" or panel.get("better", "lower") != "lower":
+        return []
+    rows = pd.concat([rows for runs in by_norm.values() for _, rows in runs]).dropna(subset="value")
+    late = rows["value"][rows[x] >= 0.1 * rows[x].max()]
+    span = late.max() - late.min()
+    if late.empty or rows["value"].max() <= late.max() + 1.5 * span:
+        return []
+    ax.set_ylim(late.min() - 0.06 * span, late.max() + 0.06 * span)
+    return [f"{panel['ylabel']}: the first values, up to {rows['value'].max():.4g}, lie above the axis"]
+
+
+def _draw_panels(axes: Sequence[Axes], figure: Mapping[str, Any], group: Group, x: str) -> list[str]:
+    """Draws all panels; those of the same metric share their y-axis. Returns remarks for the caption."""
+    panels = figure["panels"]
+    drawn = [_draw_panel(ax, panel, group, x) for ax, panel in zip(axes, panels, strict=True)]
+    shared: dict[tuple[str, ...], list[Axes]] = {}
+    for ax, panel in zip(axes, panels, strict=True):
+        if ax.lines:
+            shared.setdefault((panel["split"], panel["metric"], panel["ylabel"]), []).append(ax)
+    for together in shared.values():
+        limits = [ax.get_ylim() for ax in together]
+        for ax in together:
+            ax.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
+    for ax, (bands, _) in zip(axes, drawn, strict=True):
+        limit = ax.get_ylim()
+        for look, middle in bands:  # now that the limits are known: an infinite edge is the edge of the panel
+            low, high = (np.clip(middle[edge], *limit) for edge in ("low", "high"))
+            ax.fill_between(middle[x], low, high, color=look.color, alpha=0.13, lw=0, zorder=look.order - 2)
+    return [remark for _, remarks in drawn for remark in remarks]
+
+
+def _unique(texts: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(texts))
+
+
+def _caption(group: Group, figure: Mapping[str, Any], remarks: Sequence[str]) -> list[str]:
+    most = max(
+        (len(runs) for panel in figure["panels"] for runs in _panel_runs(panel, group).values()), default=0
+    )
+    spread = (
+        "One seed per line." if most == 1
+        else "Thin lines: every seed. Thick line: median of the seeds; band: their range." if most < FEW_SEEDS
+        else "Line: median of the seeds; band: interquartile range (range and single seeds where fewer than five)."
+    )  # fmt: skip
+    if any(run.state == "diverged" for run in group.runs):
+        spread += " Cross: the run diverged and counts as infinitely bad from there on."
+    long = [NAMES[norm] for norm in NAMES if any(run.norm == norm for run in group.runs)]
+    seeds = ", ".join(map(str, sorted({run.seed for run in group.runs})))
+    source = group.source
+    data = f"Data: {source['name']}, {source['kind']}: {source['detail'].rstrip('.')}."
+    lines = [
+        f"{spread} No smoothing.",
+        f"Profile {group.profile}; seeds {seeds}; commit {group.commits}. "
+        + (f"{', '.join(long)} normalisation. " if long else "")
+        + data,
+    ]
+    notes = _unique(remarks)
+    unfinished = [f"{_short(run)} ({run.state}, {progress(run)})" for run in group.runs if run.state not in FINISHED]
+    if unfinished:
+        notes.append(f"not finished: {', '.join(unfinished)}")
+    if group.missing:
+        notes.append(f"missing: {_summary(group.missing)}")
+    if notes:
+        lines.append("Note: " + "; ".join(notes) + ".")
+    return lines
+
+
+def _short(cell: Any) -> str:
+    return f"{cell.norm} batch {cell.batch_size} seed {cell.seed}"
+
+
+def _summary(cells: Sequence[Any]) -> str:
+    """Cells by norm and batch, e.g. ``ln batch 4 seeds 1, 2``."""
+    seeds: dict[tuple[str, int], list[int]] = {}
+    for cell in cells:
+        seeds.setdefault((cell.norm, cell.batch_size), []).append(cell.seed)
+    return "; ".join(
+        f"{norm} batch {batch} seed{'s' * (len(s) > 1)} {', '.join(map(str, s))}" for (norm, batch), s in seeds.items()
+    )
+
+
+def draw(figure: Mapping[str, Any], group: Group) -> tuple[Figure, pd.DataFrame]:
+    """Draws ``figure`` (the block of an experiment file) from the runs of ``group``.
+
+    Returns:
+        the figure, and the tidy table of what it shows (``collect.COLUMNS`` after the panel's number).
+    """
+    x = figure.get("x", "epoch")
+    panels = figure["panels"]
+    data = tidy(group.runs)
+    parts = []
+    for number, panel in enumerate(panels):
+        mask = (data["split"] == panel["split"]) & (data["metric"] == panel["metric"])
+        if panel.get("batch_size") is not None:
+            mask &= data["batch_size"] == panel["batch_size"]
+        parts.append(data[mask].assign(panel=number + 1))
+    table = pd.concat(parts, ignore_index=True)
+    table.insert(0, "panel", table.pop("panel"))
+
+    source = group.source
+    kind = "STAND-IN data" if group.stand_in else "data"
+    subtitle = f"task {group.task} · profile {group.profile} · {kind}: {source['name']}"
+    with style.suite_style():
+        # The remarks are known only after drawing, and the caption's height fixes the layout: draw twice.
+        remarks: list[str] = []
+        for _ in range(2):
+            canvas, axes = style.canvas(len(panels), figure["title"], subtitle, _caption(group, figure, remarks))
+            remarks = _draw_panels(axes, figure, group, x)
+    return canvas, table
+
+
+def save(figure: Mapping[str, Any], group: Group, out: Path) -> list[Path]:
+    """Draws and writes ``<out>/<profile>-<label>/<name>.{png,pdf,csv}``; returns the three paths."""
+    canvas, table = draw(figure, group)
+    folder = out / f"{group.profile}-{group.label}"
+    with style.suite_style():
+        return [
+            write_whole(folder / f"{figure['name']}.png", style.render(canvas, "png")),
+            write_whole(folder / f"{figure['name']}.pdf", style.render(canvas, "pdf")),
+            write_whole(folder / f"{figure['name']}.csv", table.to_csv(index=False, lineterminator="\n")),
+        ]
+
+
+SPLIT_LOOKS = {"train": ("0.55", (0, (1.2, 1.2))), "valid": ("#0072B2", "solid"), "test": ("#D55E00", (0, (5, 1.6)))}
+
+
+def run_curve(folder: Path, select: tuple[str, str] | None = None) -> Path:
+    """Draws the learning curve of one run into ``<folder>/curve.png`` and returns its path.
+
+    Args:
+        folder: a run folder.
+        select: (split, metric) the run is judged by; else the one of ``status.json``'s best value, else the first
+            metric logged on validation data. The metric is drawn on all its splits.
+    """
+    rows = read_metrics(folder / "metrics.jsonl")
+    meta, status = (_object(folder / name) for name in ("meta.json", "status.json"))
+    best = status.get("best") or {}
+    metric = select[1] if select else best.get("metric")
+    if metric is None and not rows.empty:
+        valid = rows["metric"][rows["split"] == "valid"]
+        metric = (valid if len(valid) else rows["metric"]).iloc[0]
+    rows = rows[rows["metric"] == metric]
+    title = f"{meta.get('task', '')} {meta.get('norm', '')} seed {meta.get('seed', '?')}: {metric or 'learning curve'}"
+    data = meta.get("data") or {}
+    subtitle = f"batch {meta.get('batch_size')} · profile {meta.get('profile')} · data: {data.get('name')}"
+    if data.get("kind") == "stand-in":
+        subtitle = subtitle.replace("data:", "STAND-IN data:")
+    with style.suite_style():
+        figure, (ax,) = style.canvas(1, title, subtitle, [folder.name])
+        for split, part in rows.groupby("split", sort=False):
+            color, line = SPLIT_LOOKS.get(str(split), ("0.3", "solid"))
+            ax.plot(part["epoch"], part["value"], color=color, ls=line, label=split, marker="o", ms=2.5)
+        ax.set_xlabel("epoch")
+        if rows.empty:
+            ax.text(0.5, 0.5, "nothing logged", transform=ax.transAxes, ha="center", va="center", color="0.5")
+        else:
+            ax.set_ylabel(f"{metric} ({rows['unit'].iloc[0]})")
+            style.legend_above(ax, "")
+        return write_whole(folder / "curve.png", style.render(figure, "png"))
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """A JSON file's object, or nothing: a picture is not worth stopping for."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
