@@ -65,7 +65,7 @@ $(STAMP): requirements.txt
 	@touch "$@"
 
 data: check-data setup ## fetch or check the data of TASK, and say where each file came from
-	@"$(PY)" -m scripts.data $(ARGS)
+	@"$(PY)" -m scripts.get_data "$$TASK"
 
 reproduce: check-reproduce setup ## data, training, figures and comparison of TASK, as far as not done yet
 	@"$(PY)" -m scripts.reproduce $(ARGS)

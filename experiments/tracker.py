@@ -14,15 +14,17 @@ import socket
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import SplitResult, urlsplit
 
 from experiments.runs import write_atomic
 
 log = logging.getLogger("suite")
+log.addHandler(logging.NullHandler())
 
-MODES = ("auto", "online", "offline")
+OFFLINE = "logging offline; upload later with: wandb sync results/wandb/offline-run-*"
 CONNECT_SECONDS = 5.0
 INIT_SECONDS = 30.0
 FINISH_SECONDS = 60.0
@@ -87,7 +89,7 @@ class WandbTracker(Tracker):
                 value = row["value"]
                 line[f"{row['split']}/{row['metric']}"] = float("nan") if value is None else value
         for step, line in sorted(by_step.items()):
-            self._guard("log", lambda line=line: self.run.log(line))
+            self._guard("log", partial(self._send, line))
             self.sent_step = max(self.sent_step, step)
         if by_step and self.run is not None:
             self._guard("log", self._remember)
@@ -129,7 +131,7 @@ class WandbTracker(Tracker):
         except Exception as error:
             if mode == "offline":
                 raise
-            self._warn(f"wandb: no connection ({_one_line(error)}); logging offline into {folder / 'wandb'}")
+            self._warn(f"wandb: no connection ({_one_line(error)}), {OFFLINE}")
             # The service may still hold the id it failed with.
             self.id = arguments["id"] = _new_id()
             arguments["resume"] = None
@@ -145,21 +147,20 @@ class WandbTracker(Tracker):
             mode=mode, silent=True, console="off", init_timeout=INIT_SECONDS, finish_timeout=FINISH_SECONDS
         )
 
-    def _mode(self, wanted: str) -> str:
+    def _mode(self, wanted: str) -> Literal["online", "offline"]:
         """Online only with a key: without one wandb would ask for it, or fail."""
         if wanted == "offline":
             return "offline"
         if not _has_key():
-            self._warn(
-                "wandb: no API key (WANDB_API_KEY or wandb login), logging offline; upload with: wandb sync"
-            )
+            self._warn(f"wandb: no API key (WANDB_API_KEY or wandb login), {OFFLINE}")
         elif not _reachable():
-            self._warn(
-                f"wandb: {_server().geturl()} is out of reach, logging offline; upload with: wandb sync"
-            )
+            self._warn(f"wandb: {_server().geturl()} is out of reach, {OFFLINE}")
         else:
             return "online"
         return "offline"
+
+    def _send(self, line: Mapping[str, Any]) -> None:
+        self.run.log(line)
 
     def _figure(self, path: Path) -> None:
         import wandb
@@ -168,7 +169,7 @@ class WandbTracker(Tracker):
             self.run.log({f"figure/{path.stem}": wandb.Image(str(path)), "step": max(self.sent_step, 0)})
 
     def _recall(self) -> None:
-        """Continues the run of this folder; a random id, since others may run the same cell in one project."""
+        """Continues the run of this folder; its id is random: others may run the same cell in one project."""
         try:
             state = json.loads(self.state_path.read_text(encoding="utf-8"))
             self.id, self.sent_step = str(state["id"]), int(state["step"])

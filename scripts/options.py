@@ -1,7 +1,7 @@
 """The variables of ``make``, checked before any work: ``python -m scripts.options reproduce TASK=draw``.
 
-Every script takes the same ``NAME=value`` words as ``make``; an empty value counts as not given. Only the standard
-library is imported here, so that a misspelt value is answered at once, even before ``.venv`` exists.
+Every script takes the same ``NAME=value`` words as ``make``; an empty value counts as not given. Only the
+standard library is imported here, so that a misspelt value is answered at once, even before ``.venv`` exists.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = ROOT / "configs"
 NAMES = ("TASK", "PROFILE", "NORM", "SEEDS", "BATCH", "JOBS", "LOGGER", "DEVICE", "FAIL_FAST")
-# What each command does with TASK: "one" task by name, "many" takes `all` as well, "any" means all when not given.
+# What each command does with TASK: "one" by name, "many" takes `all` as well, "any" means all when not given.
 COMMANDS = {
     "data": "many",
     "reproduce": "many",
@@ -72,9 +72,7 @@ def parse(command: str, words: list[str]) -> Options:
     for task in tasks:
         if (CONFIGS / "profile" / profile).is_dir() and not _has_profile(profile, task):
             there = [name for name in stems("profile") if _has_profile(name, task)]
-            raise OptionError(
-                f"PROFILE={profile} is not defined for TASK={task}; choose from: {', '.join(there)}"
-            )
+            raise OptionError(f"PROFILE={profile} is not defined for TASK={task}; use {', '.join(there)}")
     return Options(
         tasks=tasks,
         profile=profile,
@@ -98,24 +96,23 @@ def supported_norms(task: str) -> tuple[str, ...]:
     path = ROOT / "experiments" / "tasks" / f"{task}.py"
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            if any(isinstance(target, ast.Name) and target.id == "norms" for target in targets):
-                try:
-                    return tuple(ast.literal_eval(node.value))
-                except ValueError:
-                    continue  # not written out; the training entry still refuses what does not fit
+        named = any(isinstance(target, ast.Name) and target.id == "norms" for target in targets)
+        value = getattr(node, "value", None)
+        if named and isinstance(value, ast.Tuple):
+            return tuple(ast.literal_eval(value))
+    # Not written out: the training entry still refuses what does not fit.
     return tuple(stems("norm"))
 
 
-def workers(options: Options, cells: int) -> tuple[int, int]:
-    """Jobs at a time and torch threads per job, for a number of cells.
+def workers(options: Options, cells: int) -> int:
+    """How many cells to run at a time; training shares the cores out between them.
 
-    Small recurrent models gain little from a second thread, so ``JOBS=auto`` runs as many cells side by side as
-    there are cores; a GPU is one worker.
+    Small models gain little from a second thread, so ``JOBS=auto`` runs as many cells side by side as there
+    are cores; a GPU is one worker.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    jobs = options.jobs or (1 if _accelerated(options.device) else min(cores, max(cells, 1)))
-    return jobs, max(cores // jobs, 1)
+    wanted = options.jobs or (1 if _accelerated(options.device) else cores)
+    return min(wanted, max(cells, 1))
 
 
 def fail(error: Exception) -> NoReturn:
@@ -161,9 +158,8 @@ def _norms(value: str | None, tasks: tuple[str, ...]) -> tuple[str, ...] | None:
     for task in tasks:
         for norm in norms:
             if norm not in supported_norms(task):
-                raise OptionError(
-                    f"NORM={norm} is not supported by TASK={task}; choose from: {', '.join(supported_norms(task))}"
-                )
+                supported = ", ".join(supported_norms(task))
+                raise OptionError(f"NORM={norm} is not supported by TASK={task}; choose from: {supported}")
     return _unique("NORM", norms)
 
 
@@ -173,9 +169,7 @@ def _integers(name: str, value: str | None, least: int) -> tuple[int, ...] | Non
     items = [item.strip() for item in value.split(",")]
     # isdecimal() alone also takes digits of other scripts.
     if not all(item.isascii() and item.isdecimal() and int(item) >= least for item in items):
-        raise OptionError(
-            f"{name}={value} is not a list of whole numbers from {least} up, such as {name}=1,2"
-        )
+        raise OptionError(f"{name}={value} must list whole numbers from {least} up, such as {name}=1,2")
     return _unique(name, tuple(int(item) for item in items))
 
 
@@ -201,9 +195,7 @@ def _device(value: str) -> str:
         except ImportError:  # before the set-up: the script itself asks again
             return value
         if not (torch.cuda if value == "cuda" else torch.backends.mps).is_available():
-            raise OptionError(
-                f"DEVICE={value} is not available on this machine; use DEVICE=cpu or DEVICE=auto"
-            )
+            raise OptionError(f"DEVICE={value} is not available here; use DEVICE=cpu or DEVICE=auto")
     return value
 
 

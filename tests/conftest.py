@@ -1,4 +1,4 @@
-"""What all tests share: one torch thread, so that two test processes fit on two cores; results in a temporary place."""
+"""What all tests share: one torch thread each, no network, and results in a temporary place."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from experiments.tracker import Tracker
-from tests.commands import ROOT
+from tests.commands import ROOT, run
 
 META = {"run": "ln-b4-smoke-s0-12345678", "task": "draw", "profile": "smoke", "norm": "ln"}
 
@@ -26,7 +26,7 @@ def row(step: int, value: float | None = 1.0, metric: str = "bound") -> dict[str
     }  # fmt: skip
 
 
-def run_folder(results: Path, name: str = "run") -> Path:
+def new_folder(results: Path, name: str = "run") -> Path:
     folder = results / "runs" / "draw" / name
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -82,24 +82,22 @@ def start(folder: Path, **logger: Any) -> Tracker:
 
 def test_local_does_nothing_and_imports_nothing(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    quiet = start(run_folder(results), name="local")
+    quiet = start(new_folder(results), name="local")
     quiet.log([row(1)])
     quiet.finish(0)
     assert not any((results / "runs" / "draw" / "run").iterdir())
 
 
 def test_rows_of_one_step_make_one_line_with_our_own_step(results: Path, fake: SimpleNamespace) -> None:
-    mirror = start(run_folder(results))
+    mirror = start(new_folder(results))
     mirror.log([row(3), row(3, 2.0, "kl"), row(6, None)])
     mirror.figure(Path("samples.png"))
     mirror.finish(0)
     assert ("*", "step") in fake.run.defined
     first, second, picture = fake.run.logged
-    assert first == {"step": 3, "examples": 12, "epoch": 1.5, "train_seconds": pytest.approx(0.3), "valid/bound": 1.0,
-                     "valid/kl": 2.0}  # fmt: skip
-    assert second["step"] == 6 and second["valid/bound"] != second["valid/bound"], (
-        "null is sent as not-a-number"
-    )
+    assert (first["step"], first["examples"], first["epoch"]) == (3, 12, 1.5)
+    assert (first["valid/bound"], first["valid/kl"]) == (1.0, 2.0)
+    assert second["step"] == 6 and math.isnan(second["valid/bound"])
     assert picture["figure/samples"] == ("image", "samples.png")
     assert fake.run.finished == [0]
     (arguments,) = fake.init
@@ -108,7 +106,7 @@ def test_rows_of_one_step_make_one_line_with_our_own_step(results: Path, fake: S
 
 
 def test_a_resumed_run_keeps_its_id_and_sends_no_step_twice(results: Path, fake: SimpleNamespace) -> None:
-    folder = run_folder(results)
+    folder = new_folder(results)
     first = start(folder)
     first.log([row(1), row(2), row(3)])  # then killed; the checkpoint was at step 1
     fake.run = FakeRun()
@@ -117,14 +115,14 @@ def test_a_resumed_run_keeps_its_id_and_sends_no_step_twice(results: Path, fake:
     resumed.log([row(4, metric="kl")])
     assert [line["step"] for line in fake.run.logged] == [4, 4]
     assert fake.init[0]["id"] == fake.init[1]["id"]
-    assert start(run_folder(results, "other")) and fake.init[2]["id"] != fake.init[0]["id"]
+    assert start(new_folder(results, "other")) and fake.init[2]["id"] != fake.init[0]["id"]
 
 
 def test_a_failing_call_warns_once_and_training_goes_on(
     results: Path, fake: SimpleNamespace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake.run.fails = "log"
-    mirror = start(run_folder(results))
+    mirror = start(new_folder(results))
     for step in (1, 2, 3):
         mirror.log([row(step)])
     mirror.finish(0)
@@ -137,7 +135,7 @@ def test_a_failing_finish_warns(
     results: Path, fake: SimpleNamespace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake.run.fails = "finish"
-    start(run_folder(results)).finish(1)
+    start(new_folder(results)).finish(1)
     assert "could not finish" in capsys.readouterr().err
 
 
@@ -145,7 +143,7 @@ def test_without_the_package(
     results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    mirror = start(run_folder(results))
+    mirror = start(new_folder(results))
     mirror.log([row(1)])
     mirror.finish(0)
     (line,) = capsys.readouterr().err.splitlines()
@@ -160,14 +158,14 @@ def test_without_a_key_or_a_server_it_is_offline(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    start(run_folder(results), mode=mode)
+    start(new_folder(results), mode=mode)
     assert "no API key" in capsys.readouterr().err and fake.init[-1]["mode"] == "offline"
 
     monkeypatch.setenv("WANDB_API_KEY", "a" * 40)
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # bound, never listening: refuses
         monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{unused.getsockname()[1]}")
-        start(run_folder(results, "b"), mode=mode)
+        start(new_folder(results, "b"), mode=mode)
     assert "out of reach" in capsys.readouterr().err and fake.init[-1]["mode"] == "offline"
 
 
@@ -178,33 +176,35 @@ def test_online_with_a_key_and_a_server(
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.getsockname()[1]}")
-        start(run_folder(results), mode="auto")
+        start(new_folder(results), mode="auto")
     assert fake.init[-1]["mode"] == "online" and fake.init[-1]["resume"] == "allow"
 
 
 REAL = """
 import sys
 from pathlib import Path
-from experiments.tracker import Tracker
+from experiments import tracker
 meta = {"run": "r", "task": "draw", "profile": "smoke", "norm": "ln"}
+row = dict(step=1, examples=1, epoch=1.0, train_seconds=1.0, split="test", metric="m", unit="u", value=1.0)
+tracker.INIT_SECONDS = 3.0
 for name in sys.argv[2:]:
     folder = Path(sys.argv[1]) / "runs" / "draw" / name
     folder.mkdir(parents=True, exist_ok=True)
-    mirror = Tracker.start({}, meta, folder, {"name": "wandb", "mode": "auto"})
-    mirror.log([dict(step=1, examples=1, epoch=1.0, train_seconds=1.0, split="test", metric="m", unit="u", value=1.0)])
+    mirror = tracker.Tracker.start({}, meta, folder, {"name": "wandb", "mode": "auto"})
+    mirror.log([row])
     mirror.finish(0)
     print("finished", name, mirror.sent_step)
 """
 
 
-def test_real_wandb_makes_one_offline_run_per_cell(results: Path, tmp_path: Path) -> None:
-    """Two cells in one process, stdin closed, no key, started in a folder whose wandb settings say disabled."""
+def test_real_wandb_makes_one_offline_run_per_cell(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two cells in one process, stdin closed, no key, and a stray wandb settings file that says disabled."""
     (tmp_path / "wandb").mkdir()
     (tmp_path / "wandb" / "settings").write_text("[default]\ndisabled = true\nmode = disabled\n")
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{REAL}", str(results), "a", "b"],
-        cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    done = run(sys.executable, "-c", REAL, str(results), "a", "b", cwd=tmp_path, timeout=90)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["finished", "a", "1", "finished", "b", "1"]
     assert done.stderr.count("no API key") == 2
@@ -219,13 +219,7 @@ def test_real_wandb_does_not_hang_on_a_server_that_never_answers(
 ) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "a" * 40)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom experiments import tracker\n" + (
-            f"tracker.INIT_SECONDS = 3.0\n{REAL}"
-        )
         monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(results), "a"],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=90,
-        )  # fmt: skip
+        done = run(sys.executable, "-c", REAL, str(results), "a", timeout=90)
     assert done.returncode == 0, done.stderr
     assert "no connection" in done.stderr and "finished a 1" in done.stdout
