@@ -3,7 +3,7 @@
 A window is five numbers per image, predicted by the decoder: centre (g_y, g_x), log stride, log variance and log
 intensity. It selects an N x N grid of Gaussian filters over an A x A image whose pixels are counted from 0.
 
-Shapes: B batch, N filters per axis, A pixels per axis, K images read through one window.
+Shapes: B batch, N filters per axis, A pixels per axis.
 """
 
 from __future__ import annotations
@@ -88,20 +88,19 @@ class Attention(nn.Module):
         rows_BNA, columns_BNA = filters_B2NA.unbind(1)
         return Filters(rows_BNA, columns_BNA, intensity_B1)
 
-    def read(self, filters: Filters, images_BAK: Tensor) -> Tensor:
-        """gamma F_y image F_x^T for K images side by side.
+    def read(self, filters: Filters, image_BAA: Tensor, guess_BAA: Tensor) -> Tensor:
+        """gamma F_y image F_x^T of an image and of its error, image - guess.
 
-        Args:
-            filters: the window.
-            images_BAK: (B, A, K*A), K images next to one another along the columns.
+        F_y (image - guess) is taken as F_y image - F_y guess: no full-size difference is ever formed.
 
         Returns:
-            (B, N*K*N) patches, flattened in the order (row, image, column).
+            (B, N*2*N) patches, flattened in the order (row, image | error, column).
         """
         batch, n, a = filters.rows_BNA.shape
-        strips_BNKA = filters.rows_BNA @ images_BAK
-        strips_BRA = strips_BNKA.view(batch, -1, a)  # R = N*K: image k of row n is one row here
-        patches_BRN = strips_BRA @ filters.columns_BNA.transpose(1, 2)
+        image_BNA = filters.rows_BNA @ image_BAA
+        error_BNA = torch.baddbmm(image_BNA, filters.rows_BNA, guess_BAA, alpha=-1)
+        pairs_BRA = torch.cat((image_BNA, error_BNA), 2).view(batch, 2 * n, a)  # R = (row, image | error)
+        patches_BRN = pairs_BRA @ filters.columns_BNA.transpose(1, 2)
         return patches_BRN.view(batch, -1) * filters.intensity_B1
 
     def write(self, filters: Filters, canvas_BAA: Tensor, patch_BP: Tensor) -> Tensor:

@@ -46,7 +46,7 @@ class DrawConfig:
     order: str = MISSING  # O16: shuffle | sequential
     ln_on: str = MISSING  # N9: both | encoder | decoder
     train_examples: int = MISSING  # the first n of the 50,000
-    eval_examples: int = MISSING  # the first n of the 10,000, of validation and of test
+    eval_examples: int = MISSING  # n of the 10,000, evenly spread, of validation and of test
     eval_samples: int = MISSING  # posterior samples per image in evaluation
 
 
@@ -55,6 +55,8 @@ class DrawData:
 
     Attributes:
         splits: name -> images ``(N, 784)``, uint8, 0 or 1.
+        eval_indices: which of the 10,000 validation and test images are kept, evenly spread: the fixed test file is
+            sorted by digit, so its first 1,000 images are all zeros and ones.
     """
 
     def __init__(self, cfg: Any, device: torch.device) -> None:
@@ -63,11 +65,11 @@ class DrawData:
         self.n_train: int = cfg.task.train_examples
         self.batch_size: int = cfg.train.batch_size
         self.shuffle: bool = cfg.task.order == "shuffle"
-        n_eval = cfg.task.eval_examples
+        self.eval_indices: list[int] = spread(cfg.task.eval_examples, N_EVAL)
         self.splits: dict[str, Tensor] = {
             "train": torch.as_tensor(images.train_N784[: self.n_train]).to(device),
-            "valid": torch.as_tensor(images.valid_N784[:n_eval]).to(device),
-            "test": torch.as_tensor(images.test_N784[:n_eval]).to(device),
+            "valid": torch.as_tensor(images.valid_N784[self.eval_indices]).to(device),
+            "test": torch.as_tensor(images.test_N784[self.eval_indices]).to(device),
         }
 
     def epoch(self, epoch: int, seed: int) -> Sequence[Tensor]:
@@ -149,7 +151,8 @@ class DrawTask:
             for sample in range(cfg.task.eval_samples):
                 for start in range(0, len(images_N784), size):
                     x_B784 = images_N784[start : start + size].float()
-                    noise_TBZ = image_noise(cfg.task, len(x_B784), seed, split, sample, start)
+                    indices = data.eval_indices[start : start + size]
+                    noise_TBZ = image_noise(cfg.task, seed, split, sample, indices)
                     bound = model(x_B784, noise_TBZ.to(x_B784.device))
                     total_2 += torch.stack([part_B.double().sum() for part_B in bound]).cpu()
             reconstruction, kl = (total_2 / (len(images_N784) * cfg.task.eval_samples)).tolist()
@@ -163,25 +166,30 @@ class DrawTask:
     def plots(self, model: nn.Module, data: DrawData, cfg: Any, folder: Path, seed: int) -> list[Path]:
         """Digits being generated, and test digits being reconstructed, glimpse by glimpse with the windows marked."""
         about = f"draw, {cfg.norm.name}, profile {cfg.profile}, seed {cfg.seed}, {data.source.label} data"
-        rows = 8
-        prior_TBZ = image_noise(cfg.task, rows, seed, "generate", 0, 0)
-        device = data.splits["test"].device
+        rows, device = 8, data.splits["test"].device
+        prior_TBZ = image_noise(cfg.task, seed, "generate", 0, range(rows))
         generated = draw_frames(
             model.generate(prior_TBZ.to(device)), f"Digits being generated ({about})", None, folder / "generated.png"
         )
-        x_B784 = data.splits["test"][:rows].float()
-        noise_TBZ = image_noise(cfg.task, len(x_B784), seed, "test", 0, 0)
+        shown = spread(min(rows, len(data.eval_indices)), len(data.eval_indices))
+        x_B784 = data.splits["test"][shown].float()
+        noise_TBZ = image_noise(cfg.task, seed, "test", 0, [data.eval_indices[i] for i in shown])
         frames = model.reconstruct(x_B784, noise_TBZ.to(device))
         title = f"Test digits being reconstructed ({about})"
         return [generated, draw_frames(frames, title, x_B784, folder / "reconstructed.png")]
 
 
-def image_noise(task: Any, count: int, seed: int, split: str, sample: int, start: int) -> Tensor:
-    """Noise of images ``start`` to ``start + count`` of a split (T, count, Z), each from a generator of its own: an
-    image's bound is then the same whatever evaluation batch it is in."""
+def spread(count: int, total: int) -> list[int]:
+    """``count`` of ``range(total)``, evenly spread, the first included."""
+    return [i * total // count for i in range(count)]
+
+
+def image_noise(task: Any, seed: int, split: str, sample: int, indices: Sequence[int]) -> Tensor:
+    """Noise (T, B, Z) for the images ``indices`` of a split, each from a generator of its own: an image's bound is
+    the same whatever evaluation batch it is in."""
     noise = [
         torch.randn(task.glimpses, task.latent, generator=generator(seed, "eval", split, sample, index))
-        for index in range(start, start + count)
+        for index in indices
     ]
     return torch.stack(noise, 1)
 
