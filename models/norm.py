@@ -46,12 +46,11 @@ class Norm:
             raise ValueError(f"norm '{self.name}' is unknown; choose one of {', '.join(NORMS)}")
         if self.eps_mode not in ("sqrt", "outside", "var"):
             raise ValueError(f"norm.eps_mode '{self.eps_mode}' is unknown; choose sqrt, outside or var")
-        if self.eps_mode != "sqrt" and self.name != "ln":
-            raise ValueError(f"norm.eps_mode={self.eps_mode} needs norm=ln, not {self.name}")
         if self.variance not in ("biased", "unbiased"):
             raise ValueError(f"norm.variance '{self.variance}' is unknown; choose biased or unbiased")
-        if self.variance != "biased" and self.name != "bn":
-            raise ValueError(f"norm.variance={self.variance} needs norm=bn, not {self.name}")
+        for key in ("eps", "eps_mode", "gain_init", "variance", "momentum"):
+            if key not in CONSTANTS[self.name] and getattr(self, key) != getattr(Norm, key):
+                raise ValueError(f"norm.{key}={getattr(self, key)} does nothing with norm={self.name}: leave it out")
         if not self.eps >= 0:
             raise ValueError(f"norm.eps={self.eps} must be 0 or more")
         if not 0 < self.momentum <= 1:
@@ -124,7 +123,14 @@ class BatchNorm(nn.Module):
 
 # Normalisers of summed inputs. WN is none of them: it re-parametrises the weights instead.
 ACTIVATION_NORMS: dict[str, Callable[[int, Norm], nn.Module]] = {"bn": BatchNorm, "ln": LayerNorm}
-NORMS = ("none", "bn", "wn", "ln")
+# The norms, and which constants of ``Norm`` each of them reads.
+CONSTANTS: dict[str, tuple[str, ...]] = {
+    "none": (),
+    "bn": ("eps", "gain_init", "variance", "momentum"),
+    "wn": (),
+    "ln": ("eps", "eps_mode", "gain_init"),
+}
+NORMS = tuple(CONSTANTS)
 
 
 def normaliser(norm: Norm, features: int) -> nn.Module:

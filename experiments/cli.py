@@ -1,0 +1,29 @@
+"""What every entry point shares: bad input ends in one line and an exit code, never in a traceback."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from data.fetch import DataError
+from experiments.runs import RunError
+from experiments.schema import ConfigError
+
+
+def guarded(main: Callable[[], int | None]) -> None:
+    """Runs ``main`` and exits: its return code, 2 for bad input, 1 for data or run trouble, 130 for Ctrl-C."""
+    try:
+        code = main() or 0
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = 2
+    except (DataError, RunError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = 1
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        code = 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        code = 1
+    sys.exit(code)

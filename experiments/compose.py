@@ -1,0 +1,113 @@
+"""Composes configurations outside of Hydra's own entry point, and turns its errors into one line.
+
+Used to check every cell of a sweep before any work starts, and to find the cells of a published result.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from experiments.schema import CONFIGS, Config, ConfigError, one_line, register, resolve, unknown_key
+
+GROUPS = ("task", "norm", "profile", "logger", "experiment")
+
+
+def choices(group: str) -> list[str]:
+    """The values a config group can take."""
+    return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
+
+
+@contextmanager
+def _hydra() -> Iterator[None]:
+    """Hydra ready to compose ``configs/``; nothing is left behind in its global state."""
+    os.environ.setdefault("LN_SWEEP", str(CONFIGS.parent / "results" / "sweeps" / "none"))
+    register()
+    if GlobalHydra.instance().is_initialized():
+        GlobalHydra.instance().clear()
+    with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"):
+        yield
+
+
+def expand(overrides: Sequence[str]) -> list[list[str]]:
+    """The cells of a multirun: one list of overrides each, in the order Hydra's basic sweeper runs them."""
+    with _hydra(), _translated():
+        parser = OverridesParser.create()
+        given = parser.parse_overrides(list(overrides))
+        if removed := [override.input_line for override in given if override.is_delete()]:
+            raise ConfigError(f"{removed[0]}: keys cannot be removed; set a value instead")
+        plain = [override.input_line or "" for override in given if not override.is_sweep_override()]
+        if not any(override.get_key_element() in ("task", "experiment") for override in given):
+            raise ConfigError(f"no task given: add task= with one of {', '.join(choices('task'))}")
+        with_task = plain
+        if not any(override.get_key_element() in ("task", "experiment") for override in parser.parse_overrides(plain)):
+            with_task = [f"task={choices('task')[0]}", *plain]  # a sweep over tasks: any shows the parameters
+        params = compose("config", overrides=with_task, return_hydra_config=True).hydra.sweeper.params or {}
+        parsed = parser.parse_overrides([f"{key}={value}" for key, value in params.items()]) + given
+        values: dict[str, list[str]] = {}  # a later override of the same key replaces an earlier one
+        for override in parsed:
+            key = override.get_key_element()
+            if override.is_sweep_override():
+                values[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+            else:
+                values[key] = [f"{key}={override.get_value_element_as_str()}"]
+    return [list(cell) for cell in itertools.product(*values.values())]
+
+
+def compose_cells(cells: Sequence[Sequence[str]]) -> list[Config]:
+    """The checked configuration of each cell. Raises ``ConfigError`` at the first that cannot work."""
+    with _hydra(), _translated():
+        return [resolve(compose("config", overrides=list(cell))) for cell in cells]
+
+
+def compose_raw(overrides: Sequence[str]) -> DictConfig:
+    """The composed, unchecked configuration."""
+    with _hydra(), _translated():
+        return compose("config", overrides=list(overrides))
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(explain(error)) from None
+
+
+def explain(error: Exception) -> str:
+    """One line that names the key or value at fault and what to do."""
+    causes: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None:
+        causes.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    text = "\n".join(str(c) for c in causes)
+    if match := re.search(r"Could not (?:find|load) 'profile/(\w+)/(\w+)'", text):
+        profile, task = match.groups()
+        have = [p for p in choices("profile") if (CONFIGS / "profile" / p / f"{task}.yaml").exists()]
+        return f"profile={profile} has no settings for task {task}: use {', '.join(have)}"
+    if match := re.search(r"Could not find '([\w/]+)/([^'/]*)'", text):
+        group, choice = match.groups()
+        return f"{group}={choice} is unknown: use {', '.join(choices(group))}"
+    match = re.search(r"Could not override '([^']+)'", text) or re.search(r"Key '([^']+)' (?:is )?not in", text)
+    if match:
+        full = re.search(r"full_key: (\S+)", text)
+        key = full.group(1) if full else match.group(1)
+        if re.search(r"Key '[^']+' (?:is )?not in|not in struct", text):
+            return unknown_key(key)
+    if match := re.search(r"Value '(.*)'.* of type '\w+' could not be converted to (\w+)", text):
+        full = re.search(r"full_key: (\S+)", text)
+        return f"{full.group(1) if full else 'a value'}={match.group(1)} is not of type {match.group(2)}"
+    if match := re.search(r"Error merging override (\S+)=null", text):
+        return f"{match.group(1)}=null: this key needs a value"
+    return one_line(str(error))

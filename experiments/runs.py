@@ -1,0 +1,247 @@
+"""The run store: one folder per run, named by what was run, locked while it runs, resumable at any moment.
+
+``results/runs/<task>/<norm>-b<batch>-<profile>-s<seed>-<hash8>/`` holds ``config.yaml``, ``meta.json``,
+``metrics.jsonl``, ``status.json``, ``train.log``, ``checkpoint.pt``, ``checkpoint.prev.pt`` and pictures. Every file
+but the append-only metrics and the log is replaced atomically, so a reader never sees half of one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import socket
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+FORMAT = 1  # of checkpoints
+FINISHED = ("done", "diverged")  # states that a second start leaves alone
+
+
+class RunError(RuntimeError):
+    """A run folder that cannot be used; the message is one line naming it and what to do."""
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Writes a text file so that it is either the old or the new one, whole."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(text)
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise RunError(f"cannot write {path}: {error.strerror}; free the disk or choose another LN_RESULTS") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file's object; empty if the file is missing. Raises ``RunError`` if it is damaged."""
+    try:
+        value = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except (ValueError, OSError) as error:
+        raise RunError(f"{path} is damaged ({error}): restore it or delete its run folder") from None
+    if not isinstance(value, dict):
+        raise RunError(f"{path} holds no JSON object: restore it or delete its run folder")
+    return value
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The rows of a ``metrics.jsonl``; a last line that was cut off is left out, as is anything after it."""
+    rows: list[dict[str, Any]] = []
+    if not path.exists():
+        return rows
+    for line in path.read_bytes().split(b"\n"):
+        try:
+            row = json.loads(line)
+        except ValueError:
+            break
+        rows.append(row)
+    return rows
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a live process holds the run's lock."""
+    try:
+        with open(folder / "lock") as handle:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def effective_state(folder: Path) -> str:
+    """The run's state; ``running`` without a live process is what a kill leaves: ``interrupted``."""
+    state = str(read_json(folder / "status.json").get("state", "interrupted"))
+    return "interrupted" if state == "running" and not is_locked(folder) else state
+
+
+class Run:
+    """An open run folder. Use as a context manager: leaving it releases the lock.
+
+    Args:
+        folder: the run's folder; created if new.
+        config_sha: what the folder's configuration must hash to.
+        config_text: resolved configuration, YAML.
+        meta: what ``meta.json`` of a new run says; must hold ``config_sha``.
+
+    Raises:
+        RunError: locked by a live process, or edited by hand, or not writable.
+    """
+
+    def __init__(self, folder: Path, config_text: str, meta: Mapping[str, Any]) -> None:
+        self.folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = open(folder / "lock", "a+")
+        except OSError as error:
+            raise RunError(f"cannot create {folder}: {error.strerror}; choose another LN_RESULTS") from None
+        try:
+            self._acquire()
+            self._adopt(config_text, meta)
+        except BaseException:
+            self._lock.close()
+            raise
+        self._metrics: IO[str] | None = None
+
+    def _acquire(self) -> None:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.seek(0)
+            holder = self._lock.read().strip() or "another process"
+            raise RunError(f"{self.folder} is in use by {holder}: wait for it, or stop it first") from None
+        self._lock.seek(0)
+        self._lock.truncate()
+        self._lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        self._lock.flush()
+
+    def _adopt(self, config_text: str, meta: Mapping[str, Any]) -> None:
+        for stale in self.folder.glob(".*.tmp"):
+            stale.unlink()
+        known = read_json(self.folder / "meta.json")
+        config_path = self.folder / "config.yaml"
+        if known and config_path.exists():
+            if known.get("config_sha") != meta["config_sha"] or saved_sha(config_path) != meta["config_sha"]:
+                raise RunError(
+                    f"{config_path} no longer matches the hash in the folder's name ({meta['config_sha'][:8]}): "
+                    "it or meta.json was edited; restore them or delete the folder"
+                )
+            self.meta = known
+            return
+        self.meta = dict(meta)
+        write_atomic(config_path, config_text)
+        self.write_meta()
+
+    def write_meta(self, **changes: Any) -> None:
+        """Rewrites ``meta.json`` with these changes."""
+        self.meta.update(changes)
+        write_atomic(self.folder / "meta.json", json.dumps(self.meta, indent=1) + "\n")
+
+    def state(self) -> str:
+        """The state that the last process left (this one holds the lock): ``new`` if none did."""
+        status = read_json(self.folder / "status.json")
+        return "interrupted" if status.get("state") == "running" else str(status.get("state", "new"))
+
+    def write_status(self, state: str, **fields: Any) -> None:
+        """Replaces ``status.json``; fields as documented in the README. Non-finite numbers become null."""
+        status = {"state": state, **fields, "pid": os.getpid(), "host": socket.gethostname(), "updated": now()}
+        write_atomic(self.folder / "status.json", json.dumps(_finite(status)) + "\n")
+
+    def log(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Appends rows to ``metrics.jsonl`` and puts them on the disk."""
+        path = self.folder / "metrics.jsonl"
+        try:
+            if self._metrics is None:
+                self._metrics = open(path, "a")
+            self._metrics.write("".join(json.dumps(_finite(row)) + "\n" for row in rows))
+            self._metrics.flush()
+            os.fsync(self._metrics.fileno())
+        except OSError as error:
+            raise RunError(f"cannot append to {path}: {error.strerror}; free the disk and start again") from None
+
+    def rewind(self, step: int) -> None:
+        """Forgets metrics after ``step`` (and a cut-off line), so that a resumed curve has no doubles."""
+        path = self.folder / "metrics.jsonl"
+        if path.exists():
+            kept = [row for row in read_metrics(path) if row["step"] <= step]
+            write_atomic(path, "".join(json.dumps(row) + "\n" for row in kept))
+
+    def save_checkpoint(self, payload: Mapping[str, Any]) -> None:
+        """Writes ``checkpoint.pt`` atomically; the one before stays as ``checkpoint.prev.pt``."""
+        path, previous = self.folder / "checkpoint.pt", self.folder / "checkpoint.prev.pt"
+        temporary = self.folder / f".checkpoint.pt.{os.getpid()}.tmp"
+        try:
+            with open(temporary, "wb") as handle:
+                torch.save({"format": FORMAT, **payload}, handle)
+                handle.flush()
+                os.fsync(handle.fileno())
+            if path.exists():
+                os.replace(path, previous)
+            os.replace(temporary, path)
+        except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
+            temporary.unlink(missing_ok=True)
+            reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+            raise RunError(
+                f"cannot write {path}: {reason}; the last good checkpoint is kept: free the disk and start again"
+            ) from None
+
+    def load_checkpoint(self) -> dict[str, Any] | None:
+        """The newest checkpoint that can be read, or None if there is none at all."""
+        found = False
+        for name in ("checkpoint.pt", "checkpoint.prev.pt"):
+            path = self.folder / name
+            if not path.exists():
+                continue
+            found = True
+            try:
+                payload = torch.load(path, map_location="cpu", weights_only=True)
+                if payload["format"] == FORMAT:
+                    return payload
+                reason = f"format {payload['format']}, expected {FORMAT}"
+            except Exception as error:  # whatever a damaged file makes torch raise
+                reason = str(error).splitlines()[0][:120]
+            warnings.warn(f"{path} cannot be read ({reason}); trying the one before", stacklevel=2)
+        if found:
+            warnings.warn(f"{self.folder}: no readable checkpoint; starting from the beginning", stacklevel=2)
+        return None
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._metrics is not None:
+            self._metrics.close()
+        self._lock.close()
+
+
+def saved_sha(config_path: Path) -> str:
+    """``config_sha`` of a saved configuration, or an empty string if it cannot be read as one."""
+    from experiments.schema import config_sha, load_saved
+
+    try:
+        return config_sha(load_saved(config_path))
+    except Exception:  # any damage means: not that configuration
+        return ""
+
+
+def now() -> str:
+    """The time, ISO 8601, UTC, to the second."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity or NaN: they are written as null."""
+    if isinstance(value, Mapping):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,294 @@
+"""The configuration's schema: what keys exist, which of them are the science, and one-line errors.
+
+Hydra composes ``configs/``; ``resolve`` turns the result into plain dataclasses, checked once. ``config_sha`` is
+the identity of an experiment: the scientific part only, so that device, threads, paths, logger, checkpoint rhythm
+and evaluation batch size never make a new run. A field added later must carry a default that keeps the old
+behaviour; at that default it is left out of the hash, so that older runs keep their identity.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import math
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from models.norm import CONSTANTS, Norm
+
+ROOT = Path(__file__).resolve().parent.parent
+CONFIGS = ROOT / "configs"
+
+
+class ConfigError(ValueError):
+    """A value, key or combination that cannot work; the message is one line naming it and what to do."""
+
+
+@dataclass
+class NormConfig:
+    """``norm.*``; a constant that the chosen norm does not use is null. Meanings: ``models.norm.Norm``."""
+
+    name: str = MISSING
+    eps: float | None = MISSING
+    eps_mode: str | None = MISSING
+    gain_init: float | None = MISSING
+    variance: str | None = MISSING
+    momentum: float | None = MISSING
+
+    def norm(self) -> Norm:
+        """The record models take."""
+        given = {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
+        used = CONSTANTS.get(self.name, ())
+        for key in given:
+            if key != "name" and key not in used:
+                raise ConfigError(f"norm.{key}={given[key]} does nothing with norm={self.name}: leave it at null")
+        for key in used:
+            if key not in given:
+                raise ConfigError(f"norm.{key}=null: norm={self.name} needs a value")
+        try:
+            return Norm(**given)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+
+
+@dataclass
+class TrainConfig:
+    """``train.*``: optimisation and its budget."""
+
+    batch_size: int = MISSING
+    budget: float = MISSING  # in budget_unit
+    budget_unit: str = MISSING  # epochs | steps
+    eval_every: float = MISSING  # in budget_unit
+    eval_batch_size: int = MISSING  # examples at a time in evaluation; changes no number
+    lr: float = MISSING
+    beta1: float = MISSING
+    beta2: float = MISSING
+    adam_eps: float = MISSING
+    clip: float | None = MISSING  # global gradient norm; null: no clipping
+    checkpoint_seconds: float = MISSING  # at most this much work is lost; changes no number
+
+
+@dataclass
+class LoggerConfig:
+    """``logger.*``: where metrics are mirrored to; the run folder is always written."""
+
+    name: str = MISSING  # local | wandb
+    project: str | None = None
+    entity: str | None = None
+    mode: str = "auto"  # auto | online | offline
+
+
+@dataclass
+class PathsConfig:
+    """``paths.*``, relative to the repository."""
+
+    results: str = MISSING
+
+
+@dataclass
+class Config:
+    """The whole configuration of one cell. ``task`` holds the task's own dataclass."""
+
+    task: Any = MISSING
+    train: TrainConfig = field(default_factory=TrainConfig)
+    norm: NormConfig = field(default_factory=NormConfig)
+    seed: int = MISSING
+    profile: str = MISSING
+    device: str = MISSING  # auto | cpu | cuda | mps
+    threads: int = MISSING  # torch threads; 0: cores / jobs
+    fail_fast: bool = MISSING
+    logger: LoggerConfig = field(default_factory=LoggerConfig)
+    paths: PathsConfig = field(default_factory=PathsConfig)
+    figure: Any = None  # what an experiment file draws; read by the analysis, not by training
+
+    @property
+    def results(self) -> Path:
+        """Absolute results folder."""
+        return ROOT / self.paths.results
+
+
+SCIENCE = ("task", "train", "norm", "seed")
+NOT_SCIENCE = {"train": ("eval_batch_size", "checkpoint_seconds")}
+
+
+def register() -> None:
+    """Makes the schemas known to Hydra: ``schema`` and, per task, ``schema/<task>``."""
+    from experiments.tasks import TASKS
+
+    store = ConfigStore.instance()
+    store.store(name="schema", node=Config)
+    store.store(group="norm", name="schema_norm", node=NormConfig)
+    for name, task in TASKS.items():
+        store.store(group="schema", name=name, node=task.Config)
+
+
+def science(cfg: Config) -> dict[str, Any]:
+    """The scientific part as plain data; fields with a default are left out at that default."""
+    plain: dict[str, Any] = {}
+    for part in SCIENCE:
+        value = getattr(cfg, part)
+        if dataclasses.is_dataclass(value):
+            skip = NOT_SCIENCE.get(part, ())
+            plain[part] = {
+                f.name: getattr(value, f.name)
+                for f in dataclasses.fields(value)
+                if f.name not in skip and (f.default == MISSING or getattr(value, f.name) != f.default)
+            }
+        else:
+            plain[part] = value
+    return plain
+
+
+def config_sha(cfg: Config) -> str:
+    """sha256 of the scientific part (hex). Numbers are hashed by value: 1 and 1.0 are the same."""
+
+    def canonical(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {k: canonical(v) for k, v in value.items()}
+        if isinstance(value, list | tuple):
+            return [canonical(v) for v in value]
+        if isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+        return value
+
+    text = json.dumps(canonical(science(cfg)), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def identity(cfg: Config, data_fingerprint: str) -> str:
+    """Identity of a run: the scientific configuration and the data it saw."""
+    return hashlib.sha256(f"{config_sha(cfg)}:{data_fingerprint}".encode()).hexdigest()
+
+
+def resolve(raw: DictConfig) -> Config:
+    """The checked configuration of one cell. Raises ``ConfigError``; reads no data."""
+    from experiments.tasks import TASKS
+
+    if raw.task.get("name") not in TASKS:
+        raise ConfigError(f"task.name={raw.task.get('name')} is unknown: use task= with one of {', '.join(TASKS)}")
+    for key in _leaves(raw):  # Hydra's + and ++ add keys past any schema
+        if key not in known_keys(raw.task.name):
+            raise ConfigError(unknown_key(key))
+    missing = sorted(OmegaConf.missing_keys(raw))
+    if missing:
+        raise ConfigError(f"no value for {', '.join(missing)}: give it on the command line or in configs/")
+    try:
+        cfg = OmegaConf.to_object(raw)
+    except OmegaConfBaseException as error:
+        raise ConfigError(one_line(str(error))) from None
+    assert isinstance(cfg, Config)
+    task = TASKS[cfg.task.name]
+    if cfg.norm.name not in task.norms:
+        raise ConfigError(f"norm={cfg.norm.name} is not supported by task {task.name}: use {', '.join(task.norms)}")
+    if cfg.norm.variance == "auto":
+        # The paper uses the unbiased estimator at batch 4, where the two differ by a third (O24).
+        cfg.norm.variance = "unbiased" if cfg.train.batch_size <= 16 else "biased"
+    cfg.norm.norm()
+    _check_train(cfg.train)
+    if cfg.logger.name not in ("local", "wandb"):
+        raise ConfigError(f"logger.name={cfg.logger.name} is unknown: use local or wandb")
+    if cfg.threads < 0:
+        raise ConfigError(f"threads={cfg.threads} must be 0 (cores / jobs) or more")
+    if cfg.seed < 0:
+        raise ConfigError(f"seed={cfg.seed} must be 0 or more")
+    pick_device(cfg.device)
+    task.check(cfg)
+    return cfg
+
+
+def known_keys(task: str) -> set[str]:
+    """Dotted names of all keys that a configuration of this task may hold."""
+    from experiments.tasks import TASKS
+
+    keys = {f.name for f in dataclasses.fields(Config)}
+    for part, schema in (
+        ("task", TASKS[task].Config),
+        ("train", TrainConfig),
+        ("norm", NormConfig),
+        ("logger", LoggerConfig),
+        ("paths", PathsConfig),
+    ):
+        keys |= {f"{part}.{f.name}" for f in dataclasses.fields(schema)}
+    return keys
+
+
+def _leaves(raw: DictConfig) -> list[str]:
+    """Dotted names of a configuration's keys, one level deep; ``figure`` is the analysis' own."""
+    keys = []
+    for key in raw:
+        node = raw._get_node(key)
+        nested = isinstance(node, DictConfig) and not node._is_none() and key != "figure"
+        keys += [f"{key}.{child}" for child in node] if nested else [str(key)]  # type: ignore[union-attr]
+    return keys
+
+
+def unknown_key(key: str) -> str:
+    """The message for a key that no schema has, with the nearest one that exists."""
+    from experiments.tasks import TASKS
+
+    near = difflib.get_close_matches(key, sorted(set().union(*map(known_keys, TASKS))), n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"unknown key {key}{hint} (all keys: configs/config.yaml and configs/task)"
+
+
+def _check_train(train: TrainConfig) -> None:
+    for name in ("batch_size", "budget", "eval_every", "eval_batch_size", "lr", "adam_eps", "checkpoint_seconds"):
+        value = getattr(train, name)
+        if not (value > 0 and math.isfinite(value)):
+            raise ConfigError(f"train.{name}={value} must be a finite number above 0")
+    for name in ("beta1", "beta2"):
+        if not 0 <= getattr(train, name) < 1:
+            raise ConfigError(f"train.{name}={getattr(train, name)} must lie in [0, 1)")
+    if train.clip is not None and not train.clip > 0:
+        raise ConfigError(f"train.clip={train.clip} must be above 0, or null for no clipping")
+    if train.budget_unit not in ("epochs", "steps"):
+        raise ConfigError(f"train.budget_unit={train.budget_unit} is unknown: use epochs or steps")
+
+
+def pick_device(name: str) -> torch.device:
+    """``auto`` is CUDA where there is one, else the CPU; anything else must exist."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device=cuda, but torch finds no CUDA GPU here: use device=cpu or device=auto")
+    if name == "mps" and not torch.backends.mps.is_available():
+        raise ConfigError("device=mps, but torch finds no Apple GPU here: use device=cpu or device=auto")
+    if name not in ("cpu", "cuda", "mps"):
+        raise ConfigError(f"device={name} is unknown: use auto, cpu, cuda or mps")
+    return torch.device(name)
+
+
+def pick_threads(threads: int, jobs: int) -> int:
+    """Torch threads of one job: as asked, or the cores shared out between the jobs."""
+    return threads or max(1, len(os.sched_getaffinity(0)) // max(1, jobs))
+
+
+def one_line(text: str) -> str:
+    """An error text of several lines as one."""
+    return "; ".join(line.strip() for line in text.strip().splitlines() if line.strip())
+
+
+def dump(cfg: Config) -> str:
+    """The configuration as YAML, as saved in a run folder."""
+    return OmegaConf.to_yaml(OmegaConf.create(dataclasses.asdict(cfg)))
+
+
+def load_saved(path: Path) -> Config:
+    """Reads a run folder's ``config.yaml`` back through today's schema (keys it lacks take their defaults)."""
+    from experiments.tasks import TASKS
+
+    raw = OmegaConf.load(path)
+    assert isinstance(raw, DictConfig)
+    task = OmegaConf.merge(OmegaConf.structured(TASKS[raw.task.name].Config), raw.task)
+    cfg = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), {**raw, "task": task}))
+    assert isinstance(cfg, Config)
+    return cfg

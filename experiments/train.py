@@ -1,0 +1,101 @@
+"""Trains one cell, or a sweep of them.
+
+    python -m experiments.train task=draw norm=ln seed=0
+    python -m experiments.train -m task=pi_mnist norm=none,bn,ln train.batch_size=128,4 seed=0,1,2 \\
+        hydra/launcher=joblib hydra.launcher.n_jobs=2
+
+Every cell is checked before the first one starts. Exit code: 0 all done; 1 a cell failed; 2 bad input, nothing
+started; 3 a cell diverged; 130 interrupted (start again to resume).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from experiments.cell import Outcome, run_cell
+from experiments.cli import guarded
+from experiments.compose import compose_cells, expand
+from experiments.progress import read_outcomes, shown
+from experiments.schema import CONFIGS, ConfigError, register, resolve
+
+
+def job(raw: DictConfig) -> None:
+    """What Hydra calls for each cell, in this process or a launcher's."""
+    running = HydraConfig.get()
+    jobs = int(running.launcher.get("n_jobs") or 1) if str(running.mode).endswith("MULTIRUN") else 1
+    outcome = Outcome(Path(running.runtime.output_dir))
+    run_cell(resolve(raw), outcome, list(running.overrides.task), jobs)
+
+
+def main() -> int:
+    """Checks all cells, hands them to Hydra, and reports."""
+    arguments = sys.argv[1:]
+    flags = [a for a in arguments if a.startswith("-")]
+    if set(flags) - {"-m", "--multirun"}:
+        register()
+        hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="config")(job)()
+        return 0
+    cells = check(arguments, multirun=bool(flags))
+    results = compose_cells(cells[:1])[0].results
+    sweep = results / "sweeps" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    sweep.mkdir(parents=True)
+    os.environ["LN_SWEEP"] = str(sweep)
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come here instead of ending the process
+    signal.signal(signal.SIGINT, lambda *_: _ask_to_stop(sweep))
+    register()
+    try:
+        with shown(sweep, len(cells)):
+            hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="config")(job)()
+        return report(read_outcomes(sweep), len(cells))
+    finally:
+        shutil.rmtree(sweep, ignore_errors=True)
+
+
+def check(arguments: Sequence[str], multirun: bool) -> list[list[str]]:
+    """The cells' overrides. Raises ``ConfigError`` if any cell cannot work, before anything is written."""
+    overrides = [a for a in arguments if not a.startswith("-")]
+    cells = expand(overrides) if multirun else [overrides]
+    if not multirun and len(expand(overrides)) > 1:
+        raise ConfigError("several values for one key, or an experiment of several cells: add -m to run them all")
+    compose_cells(cells)
+    return cells
+
+
+def _ask_to_stop(sweep: Path) -> None:
+    if (sweep / "stop").exists():
+        raise KeyboardInterrupt
+    (sweep / "stop").touch()
+    print("stopping: running cells save their state (Ctrl-C again stops at once)", file=sys.stderr)
+
+
+def report(outcomes: dict[int, dict[str, Any]], total: int) -> int:
+    """Prints what went wrong, one line per cell, and returns the exit code."""
+    states = [outcome["state"] for outcome in outcomes.values()]
+    for outcome in outcomes.values():
+        if outcome["state"] in ("failed", "diverged"):
+            print(f"error: {outcome['name']} {outcome['state']}: {outcome['error']}", file=sys.stderr)
+        elif outcome["state"] == "running":
+            print(f"error: {outcome['name']}: its process died; start again to resume", file=sys.stderr)
+    if "failed" in states or "running" in states:
+        return 1
+    if "interrupted" in states or "skipped" in states or len(states) < total:
+        print("interrupted: start the same command again to resume", file=sys.stderr)
+        return 130
+    return 3 if "diverged" in states else 0
+
+
+if __name__ == "__main__":
+    from experiments import train  # so that launchers find the job by its module's name
+
+    guarded(train.main)
