@@ -15,7 +15,7 @@ Shapes: T glimpses, B batch, A pixels per side, D = A*A pixels, H units, Z laten
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -90,10 +90,9 @@ class Draw(nn.Module):
             )
         self.sizes = sizes
         units, patch = sizes.units, sizes.write**2
-        off = replace(norm, name="none", eps_mode="sqrt") if norm.name == "ln" else norm
 
         def cell(nin: int, site: str) -> LSTMCell:
-            used = norm if sizes.ln_on in ("both", site) else off
+            used = norm if norm.name != "ln" or sizes.ln_on in ("both", site) else Norm("none")
             return LSTMCell(nin, units, used, init_std=init_std, generator=generator)
 
         def linear(nout: int) -> nn.Linear:

@@ -8,6 +8,7 @@ Shapes: T glimpses, B batch, D = 784 pixels, Z latent, N examples of a split.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,8 +110,8 @@ class DrawTask:
         for key in ("read", "write"):
             if not 2 <= getattr(task, key) <= SIDE:
                 raise ConfigError(f"task.{key}={getattr(task, key)} must lie in 2…{SIDE} (filters per axis)")
-        if not task.init_std > 0:
-            raise ConfigError(f"task.init_std={task.init_std} must be above 0")
+        if not 0 < task.init_std < math.inf:
+            raise ConfigError(f"task.init_std={task.init_std} must be a finite number above 0")
         switches = {"centre": CENTRES, "initial_state": INITIAL_STATES, "order": ORDERS, "ln_on": LN_SITES}
         for key, allowed in switches.items():
             if getattr(task, key) not in allowed:
