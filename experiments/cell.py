@@ -50,9 +50,9 @@ class Outcome:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.sweep = folder.parent
+        folder.mkdir(parents=True, exist_ok=True)
 
     def write(self, state: str, name: str, run: Path | None = None, error: str | None = None) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
         record = {"state": state, "name": name, "run": str(run) if run else None, "error": error}
         write_atomic(self.folder / "outcome.json", json.dumps(record))
 

@@ -20,6 +20,8 @@ from typing import IO, Any
 
 import torch
 
+from experiments.schema import config_sha, load_saved, one_line
+
 FORMAT = 1  # of checkpoints
 FINISHED = ("done", "diverged")  # states that a second start leaves alone
 
@@ -189,7 +191,7 @@ class Run:
             os.replace(temporary, path)
         except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
             temporary.unlink(missing_ok=True)
-            reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+            reason = getattr(error, "strerror", None) or one_line(str(error))
             raise RunError(
                 f"cannot write {path}: {reason}; the last good checkpoint is kept: free the disk and start again"
             ) from None
@@ -208,7 +210,7 @@ class Run:
                     return payload
                 reason = f"format {payload['format']}, expected {FORMAT}"
             except Exception as error:  # whatever a damaged file makes torch raise
-                reason = str(error).splitlines()[0][:120]
+                reason = f"{type(error).__name__} {one_line(str(error))[:120]}".strip()
             warnings.warn(f"{path} cannot be read ({reason}); trying the one before", stacklevel=2)
         if found:
             warnings.warn(f"{self.folder}: no readable checkpoint; starting from the beginning", stacklevel=2)
@@ -225,8 +227,6 @@ class Run:
 
 def saved_sha(config_path: Path) -> str:
     """``config_sha`` of a saved configuration, or an empty string if it cannot be read as one."""
-    from experiments.schema import config_sha, load_saved
-
     try:
         return config_sha(load_saved(config_path))
     except Exception:  # any damage means: not that configuration
