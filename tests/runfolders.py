@@ -22,7 +22,7 @@ SOURCES = {
         "kind": "stand-in",
         "label": "bernoulli",
         "name": "MNIST binarized by seeded Bernoulli draws",
-        "detail": "pixel intensities drawn once as probabilities; the fixed files of Larochelle & Murray are not there",
+        "detail": "pixel intensities taken as probabilities; no fixed files of Larochelle & Murray",
     },
 }
 
@@ -41,15 +41,19 @@ class FakeCell:
     overrides: list[str] = field(default_factory=list)
 
 
-def cell(task: str = "draw", norm: str = "ln", batch: int = 128, seed: int = 0, profile: str = "small") -> FakeCell:
+def cell(
+    task: str = "draw", norm: str = "ln", batch: int = 128, seed: int = 0, profile: str = "small"
+) -> FakeCell:
     """A cell whose hash depends on what names it."""
     sha = hashlib.sha256(f"{task} {norm} {batch} {seed} {profile}".encode()).hexdigest()
     command = f"python -m experiments.train task={task} norm={norm} seed={seed} train.batch_size={batch}"
     return FakeCell(task, norm, batch, seed, profile, sha, f"{command} profile={profile}")
 
 
-def rows(values: Mapping[tuple[str, str], Iterable[float]], unit: str = "nats/image", every: int = 10) -> list[dict]:
-    """Metric records: (split, metric) -> one value per evaluation, ``every`` steps, 2 s and half an epoch apart."""
+def rows(
+    values: Mapping[tuple[str, str], Iterable[float]], unit: str = "nats/image", every: int = 10
+) -> list[dict]:
+    """Metric records: (split, metric) -> one value per evaluation, 2 s and half an epoch apart."""
     return [
         {
             "step": every * (i + 1), "examples": 128 * every * (i + 1), "epoch": (i + 1) / 2,
@@ -77,10 +81,11 @@ def write_run(
     folder = root / cell.task / f"{cell.norm}-b{cell.batch_size}-{cell.profile}-s{cell.seed}-{identity[:8]}"
     folder.mkdir(parents=True)
     meta = {
-        "run": folder.name, "task": cell.task, "norm": cell.norm, "batch_size": cell.batch_size, "seed": cell.seed,
-        "profile": cell.profile, "identity": identity, "config_sha": cell.config_sha, "overrides": [],
-        "data": source, "git": {"commit": commit, "dirty": False}, "versions": {}, "hardware": {}, "threads": 1,
-        "device": "cpu", "parameters": 1, "started": "2026-01-02T03:04:05+00:00", "ended": None,
+        "run": folder.name, "task": cell.task, "norm": cell.norm, "batch_size": cell.batch_size,
+        "seed": cell.seed, "profile": cell.profile, "identity": identity, "config_sha": cell.config_sha,
+        "overrides": [],
+        "data": source, "git": {"commit": commit, "dirty": False}, "versions": {}, "hardware": {},
+        "threads": 1, "device": "cpu", "parameters": 1, "started": "2026-01-02T03:04:05+00:00", "ended": None,
     }  # fmt: skip
     if change:
         change(meta)

@@ -1,1 +1,1 @@
-"""From run files to figures and comparisons: collect, then figures and compare. Reads files only, no model."""
+"""From run files to figures and comparisons: collect, then figures and compare. Reads files only."""

@@ -1,29 +1,25 @@
 """Reads run folders into records and one tidy table: a row for each logged number.
 
-Two places hold runs: ``results/runs`` (made here) and ``results/published`` (small copies under version control).
-The same run in both is counted once. A folder that cannot be read is named in one warning and left out; a last
-line cut off by a crash is dropped.
+Two places hold runs: ``results/runs`` (made here) and ``results/published`` (small copies under version
+control). The same run in both is counted once. A folder that cannot be read is named in one warning and left
+out; a last line cut off by a crash is dropped.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
-if TYPE_CHECKING:
-    from experiments.grid import Cell
-
 REPO = Path(__file__).resolve().parents[2]
-RUNS = REPO / "results" / "runs"
-PUBLISHED = REPO / "results" / "published"
 
 COLUMNS = [
     "run", "task", "norm", "batch_size", "seed", "profile", "data_label", "data_kind", "config_sha", "state",
@@ -32,6 +28,11 @@ COLUMNS = [
 METRIC_COLUMNS = COLUMNS[COLUMNS.index("step") :]
 FINISHED = ("done", "diverged")  # the two states in which a run has said its last word
 _SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def results_dir() -> Path:
+    """Where runs are and reports go: $LN_RESULTS, as in ``configs/config.yaml``, or ``results``."""
+    return REPO / os.environ.get("LN_RESULTS", "results")
 
 
 class Unreadable(ValueError):
@@ -160,9 +161,12 @@ def _state(folder: Path, status: Mapping[str, Any], origin: str) -> str:
         return state
     if origin == "published":
         return "interrupted"  # a copy has no live process
-    from experiments.runs import effective_state  # only now: it needs more of the suite than reading does
+    from experiments.runs import RunError, effective_state  # only now: it needs more than reading does
 
-    return effective_state(folder)
+    try:
+        return effective_state(folder)
+    except RunError as error:  # replaced by a damaged file since we read it
+        raise Unreadable(str(error)) from None
 
 
 def read_run(folder: Path, origin: str = "runs") -> Run:
@@ -191,9 +195,7 @@ def read_run(folder: Path, origin: str = "runs") -> Run:
     return run
 
 
-def collect(
-    runs: Path = RUNS, published: Path = PUBLISHED, task: str | None = None, profile: str | None = None
-) -> Collection:
+def collect(runs: Path, published: Path, task: str | None = None, profile: str | None = None) -> Collection:
     """Reads all run folders of both places, optionally of one task and profile.
 
     Our own run goes before a published copy of the same identity, unless only the copy has finished.
@@ -214,87 +216,7 @@ def collect(
             rival = found.get(run.identity)
             if rival is None or (rival.state not in FINISHED and run.state in FINISHED):
                 found[run.identity] = run
-    order = sorted(found.values(), key=lambda r: (r.task, r.profile, r.label, r.norm, r.batch_size, r.seed, r.run))
+    order = sorted(
+        found.values(), key=lambda r: (r.task, r.profile, r.label, r.norm, r.batch_size, r.seed, r.run)
+    )
     return Collection(order, warnings)
-
-
-@dataclass(frozen=True)
-class Group:
-    """The runs of one experiment that share profile and data source, put on the experiment's cells.
-
-    Attributes:
-        found: (cell, run) for every cell that has a run.
-        missing: cells without one.
-        other: runs of this task, profile and label that fit no cell (other settings or older code).
-        warnings: one line for each second run found for a cell.
-    """
-
-    task: str
-    profile: str
-    label: str
-    found: list[tuple[Cell, Run]]
-    missing: list[Cell]
-    other: list[Run]
-    warnings: list[str]
-
-    @property
-    def runs(self) -> list[Run]:
-        return [run for _, run in self.found]
-
-    @property
-    def stand_in(self) -> bool:
-        return any(run.stand_in for run in self.runs or self.other)
-
-    @property
-    def source(self) -> Mapping[str, str]:
-        """The data source all runs of the group share."""
-        return (self.runs or self.other)[0].data
-
-    @property
-    def commits(self) -> str:
-        """Commits of the runs, shortened, e.g. ``3f228603, 9ab12cd0+dirty``."""
-        return ", ".join(sorted({run.commit[:8] + "+dirty" * run.dirty for run in self.runs}))
-
-    def todo(self) -> list[str]:
-        """One line for each cell that is missing or unfinished, with the command that makes it."""
-        lines = [f"missing: {name(cell)}: {cell.command}" for cell in self.missing]
-        for cell, run in self.found:
-            if run.state not in FINISHED:
-                lines.append(f"{run.state} at {progress(run)}: {name(cell)}: {cell.command}")
-        return lines
-
-
-def name(cell: Cell | Run) -> str:
-    """What tells a cell from the others of its experiment."""
-    return f"norm={cell.norm} batch={cell.batch_size} seed={cell.seed}"
-
-
-def progress(run: Run) -> str:
-    """How far a run is, e.g. ``45 %``."""
-    step, total = run.status.get("step"), run.status.get("total_steps")
-    return f"{100 * step / total:.0f} %" if step is not None and total else "an unknown step"
-
-
-def groups(runs: Sequence[Run], cells: Sequence[Cell], task: str, profile: str) -> list[Group]:
-    """Puts the runs of one task and profile on ``cells`` (of the same profile), once for each data source."""
-    mine = [run for run in runs if run.task == task and run.profile == profile]
-    result = []
-    for label in sorted({run.label for run in mine}):
-        by_sha: dict[str, Run] = {}
-        warnings = []
-        here = [run for run in mine if run.label == label]
-        # Same settings and data source but another identity: the data differ. The newest finished run counts.
-        for run in sorted(here, key=lambda run: (run.state in FINISHED, run.origin == "runs", run.started)):
-            if run.config_sha in by_sha:
-                warnings.append(f"warning: {run.run} taken, not {by_sha[run.config_sha].run}: same settings")
-            by_sha[run.config_sha] = run
-        found = [(cell, by_sha[cell.config_sha]) for cell in cells if cell.config_sha in by_sha]
-        wanted = {cell.config_sha for cell in cells}
-        result.append(
-            Group(
-                task=task, profile=profile, label=label, found=found,
-                missing=[cell for cell in cells if cell.config_sha not in by_sha],
-                other=[run for run in here if run.config_sha not in wanted], warnings=warnings,
-            )  # fmt: skip
-        )
-    return result

@@ -1,13 +1,12 @@
 """Draws a published figure from the runs there are, for one profile and data source.
 
-With fewer than five seeds every seed is a thin line, their median a thick one and their range a band: three numbers
-make no confidence interval. Nothing is smoothed. Seeds are aggregated only at evaluation steps they share. A run
-that diverged ends in a cross and counts as infinitely bad from there on.
+With fewer than five seeds every seed is a thin line, their median a thick one and their range a band: three
+numbers make no confidence interval. Nothing is smoothed. Seeds are aggregated only at evaluation steps they
+share. A run that diverged ends in a cross and counts as infinitely bad from there on.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.analysis import style
-from experiments.analysis.collect import FINISHED, Group, Run, progress, read_metrics, tidy
+from experiments.analysis.collect import FINISHED, Run, tidy
+from experiments.analysis.curve import run_curve as run_curve  # the other picture, for who looks here
+from experiments.analysis.groups import Group, progress
 from experiments.analysis.measures import worst
 from experiments.analysis.output import write_whole
 
@@ -37,8 +38,8 @@ def aggregate(runs: Sequence[tuple[str, pd.DataFrame]], x: str, better: str) -> 
         better: ``lower`` or ``higher``; tells which infinity a diverged run counts as after its last value.
 
     Returns:
-        step, x, low, middle, high by step; low and high are the range with fewer than ``FEW_SEEDS`` seeds, else the
-        quartiles.
+        step, x, low, middle, high by step; low and high are the range with fewer than ``FEW_SEEDS`` seeds,
+        else the quartiles.
     """
     curves = []
     for state, rows in runs:
@@ -58,7 +59,13 @@ def aggregate(runs: Sequence[tuple[str, pd.DataFrame]], x: str, better: str) -> 
         middle = ranked[n // 2] if n % 2 else (ranked[n // 2 - 1] + ranked[n // 2]) / 2
     low, high = (0, n - 1) if n < FEW_SEEDS else (round((n - 1) / 4), round(3 * (n - 1) / 4))
     return pd.DataFrame(
-        {"step": steps, x: [where[step] for step in steps], "low": ranked[low], "middle": middle, "high": ranked[high]}
+        {
+            "step": steps,
+            x: [where[step] for step in steps],
+            "low": ranked[low],
+            "middle": middle,
+            "high": ranked[high],
+        }
     )
 
 
@@ -83,7 +90,8 @@ def _draw_panel(ax: Axes, panel: Mapping[str, Any], group: Group, x: str) -> tup
     by_norm = _panel_runs(panel, group)
     bands: list[Band] = []
     remarks: list[str] = []
-    ax.set_yscale(panel.get("yscale", "linear"), **({"nonpositive": "mask"} if panel.get("yscale") == "log" else {}))
+    if panel.get("yscale") == "log":
+        ax.set_yscale("log", nonpositive="mask")
     ax.set_xlabel(X_LABELS.get(x, x))
     ax.set_ylabel(panel["ylabel"])
     ax.margins(x=0.02)
@@ -96,12 +104,11 @@ def _draw_panel(ax: Axes, panel: Mapping[str, Any], group: Group, x: str) -> tup
         look = style.look(norm)
         diverged = [rows.dropna(subset="value") for run, rows in runs if run.state == "diverged"]
         for rows in diverged:
-            ax.plot(
-                rows[x].tail(1), rows["value"].tail(1), "X", color=look.color, ms=8, mec="white", mew=0.8, zorder=9
-            )
+            end = rows.tail(1)
+            ax.plot(end[x], end["value"], "X", color=look.color, ms=8, mec="white", mew=0.8, zorder=9)
         if 1 < len(runs) < FEW_SEEDS:
             for _, rows in runs:
-                dot = {"marker": "o", "ms": 3} if len(rows) == 1 else {}
+                dot: dict[str, Any] = {"marker": "o", "ms": 3} if len(rows) == 1 else {}
                 ax.plot(rows[x], rows["value"], color=look.color, lw=0.7, alpha=0.5, zorder=look.order, **dot)
         middle = aggregate([(run.state, rows) for run, rows in runs], x, better)
         if len(runs) > 1:
@@ -113,8 +120,8 @@ def _draw_panel(ax: Axes, panel: Mapping[str, Any], group: Group, x: str) -> tup
         ax.plot(middle[x], shown, color=look.color, ls=look.line, zorder=look.order + 1, label=label, **dot)
         reach = max(rows["step"].max() for _, rows in runs)
         if not diverged and (middle.empty or middle["step"].iloc[-1] < reach):
-            end = f"{x} {middle[x].iloc[-1]:.3g}" if len(middle) else "the start: no common step"
-            remarks.append(f"{look.name}: seeds of unequal length, median cut at {end}")
+            where = f"{x} {middle[x].iloc[-1]:.3g}" if len(middle) else "the start: no common step"
+            remarks.append(f"{look.name}: seeds of unequal length, median cut at {where}")
     style.legend_above(ax, panel.get("title", ""))
     return bands, remarks + _cut(ax, panel, by_norm, x)
 
@@ -165,7 +172,7 @@ def _caption(group: Group, figure: Mapping[str, Any], remarks: Sequence[str]) ->
     spread = (
         "One seed per line." if most == 1
         else "Thin lines: every seed. Thick line: median of the seeds; band: their range." if most < FEW_SEEDS
-        else "Line: median of the seeds; band: interquartile range (range and single seeds where fewer than five)."
+        else "Line: median of the seeds; band: interquartile range (fewer than five: seeds and range)."
     )  # fmt: skip
     if any(run.state == "diverged" for run in group.runs):
         spread += " Cross: the run diverged and counts as infinitely bad from there on."
@@ -180,7 +187,8 @@ def _caption(group: Group, figure: Mapping[str, Any], remarks: Sequence[str]) ->
         + data,
     ]
     notes = _unique(remarks)
-    unfinished = [f"{_short(run)} ({run.state}, {progress(run)})" for run in group.runs if run.state not in FINISHED]
+    waiting = [run for run in group.runs if run.state not in FINISHED]
+    unfinished = [f"{_short(run)} ({run.state}, {progress(run)})" for run in waiting]
     if unfinished:
         notes.append(f"not finished: {', '.join(unfinished)}")
     if group.missing:
@@ -200,7 +208,8 @@ def _summary(cells: Sequence[Any]) -> str:
     for cell in cells:
         seeds.setdefault((cell.norm, cell.batch_size), []).append(cell.seed)
     return "; ".join(
-        f"{norm} batch {batch} seed{'s' * (len(s) > 1)} {', '.join(map(str, s))}" for (norm, batch), s in seeds.items()
+        f"{norm} batch {batch} seed{'s' * (len(several) > 1)} {', '.join(map(str, several))}"
+        for (norm, batch), several in seeds.items()
     )
 
 
@@ -226,12 +235,21 @@ def draw(figure: Mapping[str, Any], group: Group) -> tuple[Figure, pd.DataFrame]
     kind = "STAND-IN data" if group.stand_in else "data"
     subtitle = f"task {group.task} · profile {group.profile} · {kind}: {source['name']}"
     with style.suite_style():
-        # The remarks are known only after drawing, and the caption's height fixes the layout: draw twice.
-        remarks: list[str] = []
-        for _ in range(2):
-            canvas, axes = style.canvas(len(panels), figure["title"], subtitle, _caption(group, figure, remarks))
-            remarks = _draw_panels(axes, figure, group, x)
+
+        def compose(remarks: Sequence[str]) -> tuple[Figure, list[str]]:
+            caption = _caption(group, figure, remarks)
+            canvas, axes = style.canvas(len(panels), figure["title"], subtitle, caption)
+            return canvas, _draw_panels(axes, figure, group, x)
+
+        canvas, remarks = compose([])
+        if remarks:  # known only after drawing, but the height of the caption decides the layout
+            canvas, _ = compose(remarks)
     return canvas, table
+
+
+def has_data(figure: Mapping[str, Any], group: Group) -> bool:
+    """Whether any panel has anything to show."""
+    return any(_panel_runs(panel, group) for panel in figure["panels"])
 
 
 def save(figure: Mapping[str, Any], group: Group, out: Path) -> list[Path]:
@@ -244,50 +262,3 @@ def save(figure: Mapping[str, Any], group: Group, out: Path) -> list[Path]:
             write_whole(folder / f"{figure['name']}.pdf", style.render(canvas, "pdf")),
             write_whole(folder / f"{figure['name']}.csv", table.to_csv(index=False, lineterminator="\n")),
         ]
-
-
-SPLIT_LOOKS = {"train": ("0.55", (0, (1.2, 1.2))), "valid": ("#0072B2", "solid"), "test": ("#D55E00", (0, (5, 1.6)))}
-
-
-def run_curve(folder: Path, select: tuple[str, str] | None = None) -> Path:
-    """Draws the learning curve of one run into ``<folder>/curve.png`` and returns its path.
-
-    Args:
-        folder: a run folder.
-        select: (split, metric) the run is judged by; else the one of ``status.json``'s best value, else the first
-            metric logged on validation data. The metric is drawn on all its splits.
-    """
-    rows = read_metrics(folder / "metrics.jsonl")
-    meta, status = (_object(folder / name) for name in ("meta.json", "status.json"))
-    best = status.get("best") or {}
-    metric = select[1] if select else best.get("metric")
-    if metric is None and not rows.empty:
-        valid = rows["metric"][rows["split"] == "valid"]
-        metric = (valid if len(valid) else rows["metric"]).iloc[0]
-    rows = rows[rows["metric"] == metric]
-    title = f"{meta.get('task', '')} {meta.get('norm', '')} seed {meta.get('seed', '?')}: {metric or 'learning curve'}"
-    data = meta.get("data") or {}
-    subtitle = f"batch {meta.get('batch_size')} · profile {meta.get('profile')} · data: {data.get('name')}"
-    if data.get("kind") == "stand-in":
-        subtitle = subtitle.replace("data:", "STAND-IN data:")
-    with style.suite_style():
-        figure, (ax,) = style.canvas(1, title, subtitle, [folder.name])
-        for split, part in rows.groupby("split", sort=False):
-            color, line = SPLIT_LOOKS.get(str(split), ("0.3", "solid"))
-            ax.plot(part["epoch"], part["value"], color=color, ls=line, label=split, marker="o", ms=2.5)
-        ax.set_xlabel("epoch")
-        if rows.empty:
-            ax.text(0.5, 0.5, "nothing logged", transform=ax.transAxes, ha="center", va="center", color="0.5")
-        else:
-            ax.set_ylabel(f"{metric} ({rows['unit'].iloc[0]})")
-            style.legend_above(ax, "")
-        return write_whole(folder / "curve.png", style.render(figure, "png"))
-
-
-def _object(path: Path) -> dict[str, Any]:
-    """A JSON file's object, or nothing: a picture is not worth stopping for."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}

@@ -1,8 +1,8 @@
 """The numbers a comparison is made of, as pure functions with hand-computed tests.
 
-Infinity is a value here: a run that diverged ends infinitely badly, and a target never reached is reached after an
-infinite time. Both take part in the median. NaN means undefined (nothing to compare) and makes a verdict
-inconclusive.
+Infinity is a value here: a run that diverged ends infinitely badly, and a target never reached is reached
+after an infinite time. Both take part in the median. NaN means undefined (nothing to compare) and makes a
+verdict inconclusive.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Race:
         target: best value of the baseline.
         baseline: time at which the baseline has it first.
         candidate: time at which the candidate is first at least as good.
-        ratio: baseline / candidate, the speed-up: 2 means half the time, 0 that the candidate never got there,
-            infinity that only the baseline failed, NaN that nothing can be said.
+        ratio: baseline / candidate, the speed-up: 2 means half the time, 0 that the candidate never got
+            there, infinity that only the baseline failed, NaN that nothing can be said.
     """
 
     target: float
@@ -75,12 +75,17 @@ def time_to(series: pd.DataFrame, target: float, better: str, clock: str) -> flo
 
 
 def race(
-    baseline: pd.DataFrame, baseline_state: str, candidate: pd.DataFrame, candidate_state: str, better: str, clock: str
+    baseline: pd.DataFrame,
+    baseline_state: str,
+    candidate: pd.DataFrame,
+    candidate_state: str,
+    better: str,
+    clock: str,
 ) -> Race:
     """Time-to-target of ``candidate``: the target is the best value of ``baseline``.
 
-    A diverged run counts as infinitely slow, whatever it reached before. Times are read at evaluations, so they are
-    exact up to one evaluation interval.
+    A diverged run counts as infinitely slow, whatever it reached before. Times are read at evaluations, so
+    they are exact up to one evaluation interval.
     """
     target, base_time = best(baseline, better, clock)
     cand_time = INF if math.isnan(target) else time_to(candidate, target, better, clock)
@@ -90,7 +95,7 @@ def race(
 
 
 def speedup(baseline: float, candidate: float) -> float:
-    """baseline / candidate with infinities; NaN when undefined (both never, or a baseline best at its start)."""
+    """baseline / candidate with infinities; NaN when undefined: both never, or a baseline best at step 0."""
     if math.isnan(baseline) or math.isnan(candidate) or (math.isinf(baseline) and math.isinf(candidate)):
         return math.nan
     if baseline == 0:  # never got better than before training: no race
@@ -126,5 +131,5 @@ def agreement(signs: Sequence[float]) -> str:
 
 
 def within(value: float, paper: float, tolerance: float) -> bool:
-    """Whether ``value`` is at most ``tolerance`` (absolute) from the printed number; never for NaN or infinity."""
+    """Whether ``value`` is at most ``tolerance`` from the printed number; never for NaN or infinity."""
     return abs(value - paper) <= tolerance * (1 + 1e-9)

@@ -1,7 +1,8 @@
 """How figures look: one style file, and one fixed colour and line style for each norm.
 
-The colours are those of Okabe and Ito, told apart with every common colour blindness and, with the line styles, in
-grey. Figures are drawn on matplotlib's objects with the Agg canvas: no window system, no global state.
+The colours are those of Okabe and Ito, told apart with every common colour blindness and, with the line
+styles, in grey. Figures are drawn on matplotlib's objects with the Agg canvas: no window system, no global
+state.
 """
 
 from __future__ import annotations
@@ -55,9 +56,7 @@ def suite_style() -> Iterator[None]:
         yield
 
 
-def canvas(
-    panels: int, title: str, subtitle: str, caption: Sequence[str]
-) -> tuple[Figure, list[Axes]]:
+def canvas(panels: int, title: str, subtitle: str, caption: Sequence[str]) -> tuple[Figure, list[Axes]]:
     """A figure with title, subtitle, a grid of panels and wrapped caption paragraphs below them.
 
     Call within ``suite_style``.
@@ -79,7 +78,13 @@ def canvas(
     if subtitle:
         figure.text(left, 1 - 0.36 / height, subtitle, fontsize=8.5, color="0.3", va="top")
     figure.text(
-        left, foot / height - 0.06 / height, "\n".join(lines), fontsize=7.2, color="0.25", va="top", linespacing=1.3
+        left,
+        foot / height - 0.06 / height,
+        "\n".join(lines),
+        fontsize=7.2,
+        color="0.25",
+        va="top",
+        linespacing=1.3,
     )
     axes = figure.subplots(rows, columns, squeeze=False)
     for spare in list(axes.flat)[panels:]:
@@ -90,15 +95,16 @@ def canvas(
 def legend_above(ax: Axes, title: str) -> None:
     """Puts the legend between the panel and its title, where it hides no curve.
 
-    The layout makes room for it, so a row wider than the panel would squeeze the panel: then there are two columns.
+    The layout makes room for it, so a row wider than the panel would squeeze the panel: then two columns.
     """
     texts = ax.get_legend_handles_labels()[1]
     inches = sum(0.058 * len(text) + 0.35 for text in texts)
     figure_inches = ax.figure.get_figwidth() / ax.get_subplotspec().get_gridspec().ncols  # type: ignore[union-attr]
     columns = len(texts) if inches < figure_inches - 0.75 else 2
     ax.legend(
-        loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.4, borderpad=0, ncols=columns, title=title or None,
-        alignment="left", title_fontproperties={"weight": "bold", "size": 9.5}, columnspacing=1.1,
+        loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.4, borderpad=0, ncols=columns,
+        title=title or None, alignment="left", columnspacing=1.1,
+        title_fontproperties={"weight": "bold", "size": 9.5},
     )  # fmt: skip
 
 

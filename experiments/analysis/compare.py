@@ -1,0 +1,280 @@
+"""Holds runs against what the paper prints: a row for each number or claim of ``configs/paper``.
+
+A row's verdict is one of ``measures.VERDICTS``:
+
+- ``matches``: profile ``paper`` on real data, and within the tolerance (a printed number), or at least
+  ``CLAIM_SEEDS`` seeds that all go the paper's way (a claim without a number);
+- ``same direction`` / ``opposite direction``: every seed agrees; all that a smaller profile or a stand-in can
+  give;
+- ``inconclusive``: seeds disagree or tie, a number is undefined, or runs are missing;
+- ``not comparable``: there is nothing to hold it against, such as a printed number at a smaller profile.
+
+Only finished runs count. One that diverged counts as infinitely bad or infinitely slow. Pairs share a seed.
+"""
+
+from __future__ import annotations
+
+import math
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from experiments.analysis.collect import FINISHED, REPO, Run
+from experiments.analysis.groups import Group
+from experiments.analysis.measures import Race, agreement, final, median, minus, race, within
+
+PAPER = REPO / "configs" / "paper"
+CLAIM_SEEDS = 3
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a definition gives on the runs: one value per seed, and what to say about them.
+
+    Attributes:
+        values: by seed.
+        signs: by seed, positive where the seed goes the paper's way; empty where a row has no direction.
+        runs: the runs used.
+        wanted: what the row needs, for the reason when it is missing.
+        details: the numbers behind the values, by seed.
+    """
+
+    values: dict[int, float]
+    signs: list[float]
+    runs: list[Run]
+    wanted: str
+    details: dict[int, dict[str, float]]
+
+
+def load_paper(task: str, folder: Path = PAPER) -> dict[str, Any]:
+    """The published numbers and claims of a task. Raises ``FileNotFoundError`` if none are written down."""
+    return yaml.safe_load((folder / f"{task}.yaml").read_text(encoding="utf-8"))
+
+
+def rows(paper: Mapping[str, Any], group: Group) -> list[Row]:
+    """All rows of one task, for the runs of one profile and data source."""
+    return [
+        _row(definition, clock, paper["rows"], group)
+        for definition in paper["rows"]
+        for clock in definition.get("clocks", [None])
+    ]
+
+
+def _seeds(group: Group, norm: str, batch: int | None) -> dict[int, Run]:
+    """Finished runs of a norm by seed; without a batch size, those of the experiment's first."""
+    if batch is None:
+        batch = _batch(group)
+    return {
+        run.seed: run
+        for run in group.runs
+        if run.norm == norm and run.batch_size == batch and run.state in FINISHED
+    }
+
+
+def _batch(group: Group) -> int | None:
+    sizes = [cell.batch_size for cell in [*(cell for cell, _ in group.found), *group.missing]]
+    return sizes[0] if sizes else None
+
+
+def _shared(*sides: Mapping[int, Run]) -> list[int]:
+    return sorted(set.intersection(*(set(side) for side in sides)))
+
+
+def _measure(
+    d: Mapping[str, Any], clock: str | None, others: Sequence[Mapping[str, Any]], group: Group
+) -> Measured:
+    """Applies one definition. Its kinds are explained in ``configs/paper/*.yaml``."""
+    sign = -1.0 if d["better"] == "lower" else 1.0
+
+    def end(run: Run) -> float:
+        return final(run.series(d["split"], d["metric"]), run.state, d["better"])
+
+    if d["kind"] == "value":
+        mine = _seeds(group, d["norm"], d["batch_size"])
+        values = {seed: end(run) for seed, run in mine.items()}
+        signs = []
+        if "against" in d:
+            rival = _seeds(group, d["against"], d["batch_size"])
+            printed = next(o for o in others if o["kind"] == "value" and o["norm"] == d["against"])["paper"]
+            order = math.copysign(1.0, d["paper"] - printed)
+            signs = [order * minus(values[seed], end(rival[seed])) for seed in _shared(mine, rival)]
+        return Measured(values, signs, list(mine.values()), d["norm"], {})
+
+    if d["kind"] == "difference":
+        base, cand = (_seeds(group, d[side], d["batch_size"]) for side in ("baseline", "candidate"))
+        seeds = _shared(base, cand)
+        details = {seed: {"baseline": end(base[seed]), "candidate": end(cand[seed])} for seed in seeds}
+        values = {seed: minus(x["candidate"], x["baseline"]) for seed, x in details.items()}
+        direction = math.copysign(1.0, d["paper"]) if d["paper"] is not None else sign
+        signs = [direction * value for value in values.values()]
+        used = [side[seed] for seed in seeds for side in (base, cand)]
+        return Measured(values, signs, used, f"{d['baseline']} and {d['candidate']}", details)
+
+    if d["kind"] in ("change", "robustness"):
+        norms = [d["norm"]] if d["kind"] == "change" else [d["baseline"], d["candidate"]]
+        sides = [_seeds(group, norm, d[batch]) for norm in norms for batch in ("from_batch", "to_batch")]
+        seeds = _shared(*sides)
+        rises = {
+            seed: [minus(end(sides[i + 1][seed]), end(sides[i][seed])) for i in range(0, len(sides), 2)]
+            for seed in seeds
+        }
+        used = [side[seed] for seed in seeds for side in sides]
+        wanted = f"{' and '.join(norms)} at batch {d['from_batch']} and {d['to_batch']}"
+        if d["kind"] == "change":
+            return Measured({seed: rise[0] for seed, rise in rises.items()}, [], used, wanted, {})
+        values = {seed: minus(c, b) for seed, (b, c) in rises.items()}
+        details = {seed: {"baseline": b, "candidate": c} for seed, (b, c) in rises.items()}
+        return Measured(values, [sign * value for value in values.values()], used, wanted, details)
+
+    if d["kind"] == "speed":
+        base, cand = (_seeds(group, d[side], d["batch_size"]) for side in ("baseline", "candidate"))
+        races: dict[int, Race] = {
+            seed: race(
+                base[seed].series(d["split"], d["metric"]), base[seed].state,
+                cand[seed].series(d["split"], d["metric"]), cand[seed].state, d["better"], clock or "step",
+            )
+            for seed in _shared(base, cand)
+        }  # fmt: skip
+        details = {
+            seed: {"target": r.target, "baseline": r.baseline, "candidate": r.candidate}
+            for seed, r in races.items()
+        }
+        values = {seed: r.ratio for seed, r in races.items()}
+        used = [side[seed] for seed in races for side in (base, cand)]
+        signs = [value - 1 for value in values.values()]
+        return Measured(values, signs, used, f"{d['baseline']} and {d['candidate']}", details)
+    raise ValueError(f"configs/paper: row {d['id']} has the unknown kind {d['kind']!r}")
+
+
+def _row(d: Mapping[str, Any], clock: str | None, others: Sequence[Mapping[str, Any]], group: Group) -> Row:
+    measured = _measure(d, clock, others, group)
+    batch = (d["batch_size"] or _batch(group)) if "batch_size" in d else [d["from_batch"], d["to_batch"]]
+    seeds = sorted(measured.values)
+    values = [measured.values[seed] for seed in seeds]
+    middle = median(values)
+    verdict, reasons = _verdict(d, clock, measured, middle, group)
+    changed = [code_changed(run.commit, group.task) for run in measured.runs]
+    known = None if None in changed or not changed else any(changed)
+    if known:
+        reasons.append("model or task code changed since these runs")
+    commits = sorted({run.commit[:12] + "+dirty" * run.dirty for run in measured.runs})
+    return {
+        "id": d["id"],
+        "text": d["text"],
+        "kind": d["kind"],
+        "metric": d["metric"],
+        "split": d["split"],
+        "norm": d.get("norm", d.get("candidate")),
+        "baseline": d.get("baseline"),
+        "batch_size": batch,
+        "clock": clock,
+        "unit": d.get("unit", "times as fast"),
+        "paper": d["paper"],
+        "ours": values,
+        "seeds": seeds,
+        "median": middle,
+        "n_seeds": len(seeds),
+        "details": [{"seed": seed, **measured.details[seed]} for seed in seeds if seed in measured.details],
+        "profile": group.profile,
+        "data_source": group.source["name"],
+        "data_kind": group.source["kind"],
+        "data_label": group.label,
+        "commit": ", ".join(commits) or None,
+        "code_changed": known,
+        "verdict": verdict,
+        "reason": "; ".join(reasons),
+    }
+
+
+def _verdict(
+    d: Mapping[str, Any], clock: str | None, measured: Measured, middle: float, group: Group
+) -> tuple[str, list[str]]:
+    """Verdict and the clauses of its reason. The rules are at the top of this file."""
+    n, paper = len(measured.values), d["paper"]
+    claim = d["kind"] in ("speed", "robustness")
+    full = group.profile == "paper" and not group.stand_in
+    limit = (
+        f"stand-in data ({group.label}) give a direction only" if group.stand_in
+        else f"profile {group.profile} gives a direction only"
+    )  # fmt: skip
+    remarks = _remarks(d, clock, measured, group)
+    if n == 0:
+        return "inconclusive", [f"no finished run of {measured.wanted} with a shared seed", *remarks]
+    if paper is None and not claim:
+        return "not comparable", ["the paper prints no number", *remarks]
+    if d["kind"] == "value" and not full:
+        return "not comparable", ["a printed number needs profile paper on real data", *remarks]
+
+    direction = agreement(measured.signs)
+    reasons = []
+    if direction == "inconclusive":
+        paper_way, other_way = (sum(s > 0 for s in measured.signs), sum(s < 0 for s in measured.signs))
+        ties = len(measured.signs) - paper_way - other_way
+        reasons.append(
+            f"of {len(measured.signs)} seeds {paper_way} go the paper's way, {other_way} the other"
+            + (f", {ties} neither" if ties else "")
+        )
+    if not full:
+        return direction, [limit, *reasons, *remarks]
+    if clock == "train_seconds":
+        return direction, ["seconds depend on the machine: a direction only", *reasons, *remarks]
+    if paper is None:
+        if n < CLAIM_SEEDS:
+            return direction, [f"fewer than {CLAIM_SEEDS} seeds give a direction only", *reasons, *remarks]
+        return ("matches" if direction == "same direction" else direction), [*reasons, *remarks]
+    close = within(middle, paper, d["tolerance"])
+    where = "within" if close else "not within"
+    reasons.append(f"median {where} {d['tolerance']:g} of the printed {paper:g} ({d['why']})")
+    if close and (d["kind"] == "value" or direction == "same direction"):
+        return "matches", [*reasons, *remarks]
+    return direction, [*reasons, *remarks]
+
+
+def _remarks(d: Mapping[str, Any], clock: str | None, measured: Measured, group: Group) -> list[str]:
+    """Clauses that say what the numbers rest on."""
+    remarks = []
+    if d["kind"] == "speed" and measured.details:
+        unit = "s" if clock == "train_seconds" else "steps"
+        base, cand = (
+            " / ".join(_number(x[side]) for _, x in sorted(measured.details.items()))
+            for side in ("baseline", "candidate")
+        )
+        target = " / ".join(_number(x["target"]) for _, x in sorted(measured.details.items()))
+        remarks.append(
+            f"{d['baseline']} has its best {d['split']} {d['metric']} ({target}) after {base} {unit}, "
+            f"{d['candidate']} is there after {cand}"
+        )
+    diverged = sorted({f"{run.norm} batch {run.batch_size} seed {run.seed}" for run in measured.runs
+                       if run.state == "diverged"})  # fmt: skip
+    if diverged:
+        remarks.append(f"diverged, counted as infinite: {', '.join(diverged)}")
+    expected = {cell.seed for cell, _ in group.found} | {cell.seed for cell in group.missing}
+    absent = sorted(expected - set(measured.values))
+    if absent and measured.values:
+        remarks.append(f"without seed{'s' * (len(absent) > 1)} {', '.join(map(str, absent))}")
+    if len(measured.values) == 1:
+        remarks.append("one seed, so no spread is known")
+    return remarks
+
+
+def _number(value: float) -> str:
+    if math.isinf(value):
+        return "never" if value > 0 else "-inf"
+    return "?" if math.isnan(value) else f"{value:.5g}"
+
+
+@cache
+def code_changed(commit: str, task: str, run: Callable[..., Any] = subprocess.run) -> bool | None:
+    """Whether models or the task file differ from ``commit``; None where git cannot tell."""
+    command = ["git", "diff", "--quiet", commit, "--", "models", f"experiments/tasks/{task}.py"]
+    try:
+        code = run(command, cwd=REPO, capture_output=True, timeout=20).returncode
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return {0: False, 1: True}.get(code)

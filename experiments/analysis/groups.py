@@ -1,0 +1,159 @@
+"""Puts runs on the cells of an experiment, for each profile and data source, and says what is missing.
+
+The cells come from composing configurations, which is why this is apart from ``collect``: status needs runs
+only, and composing takes a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from experiments.analysis.collect import FINISHED, Collection, Run
+
+if TYPE_CHECKING:
+    from experiments.grid import Cell
+
+TODO_LINES = 12
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs of one experiment that share profile and data source, put on the experiment's cells.
+
+    Attributes:
+        found: (cell, run) for every cell that has a run.
+        missing: cells without one.
+        other: runs of this task, profile and label that fit no cell (other settings or older code).
+        warnings: one line for each second run found for a cell.
+    """
+
+    task: str
+    profile: str
+    label: str
+    found: list[tuple[Cell, Run]]
+    missing: list[Cell]
+    other: list[Run]
+    warnings: list[str]
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for _, run in self.found]
+
+    @property
+    def stand_in(self) -> bool:
+        return any(run.stand_in for run in self.runs or self.other)
+
+    @property
+    def source(self) -> Mapping[str, str]:
+        """The data source all runs of the group share."""
+        return (self.runs or self.other)[0].data
+
+    @property
+    def commits(self) -> str:
+        """Commits of the runs, shortened, e.g. ``3f228603, 9ab12cd0+dirty``."""
+        return ", ".join(sorted({run.commit[:8] + "+dirty" * run.dirty for run in self.runs}))
+
+    def todo(self) -> list[str]:
+        """One line for each cell that is missing or unfinished, with the command that makes it."""
+        lines = [f"missing: {name(cell)}: {cell.command}" for cell in self.missing]
+        for cell, run in self.found:
+            if run.state not in FINISHED:
+                lines.append(f"{run.state} at {progress(run)}: {name(cell)}: {cell.command}")
+        return lines
+
+
+def name(cell: Cell | Run) -> str:
+    """What tells a cell from the others of its experiment."""
+    return f"norm={cell.norm} batch={cell.batch_size} seed={cell.seed}"
+
+
+def progress(run: Run) -> str:
+    """How far a run is, e.g. ``45 %``."""
+    step, total = run.status.get("step"), run.status.get("total_steps")
+    return f"{100 * step / total:.0f} %" if step is not None and total else "an unknown step"
+
+
+def groups(runs: Sequence[Run], cells: Sequence[Cell], task: str, profile: str) -> list[Group]:
+    """Puts the runs of one task and profile on ``cells`` (of the same profile), once for each data source."""
+    mine = [run for run in runs if run.task == task and run.profile == profile]
+    result = []
+    for label in sorted({run.label for run in mine}):
+        by_sha: dict[str, Run] = {}
+        warnings = []
+        here = [run for run in mine if run.label == label]
+        # Same settings and data source but another identity: the data differ. The newest finished run counts.
+        for run in sorted(here, key=lambda run: (run.state in FINISHED, run.origin == "runs", run.started)):
+            if run.config_sha in by_sha:
+                warnings.append(f"warning: {run.run} taken, not {by_sha[run.config_sha].run}: same settings")
+            by_sha[run.config_sha] = run
+        found = [(cell, by_sha[cell.config_sha]) for cell in cells if cell.config_sha in by_sha]
+        wanted = {cell.config_sha for cell in cells}
+        result.append(
+            Group(
+                task=task,
+                profile=profile,
+                label=label,
+                found=found,
+                missing=[cell for cell in cells if cell.config_sha not in by_sha],
+                other=[run for run in here if run.config_sha not in wanted],
+                warnings=warnings,
+            )
+        )
+    return result
+
+
+@cache
+def experiment_cells(experiment: str, profile: str) -> list[Cell]:
+    """The cells of an experiment; composed once in a process, for figures and comparison alike."""
+    from experiments.grid import cells  # imports torch
+
+    return cells(experiment, profile)
+
+
+def experiment_groups(
+    collection: Collection, task: str, experiment: str, profile: str | None = None
+) -> tuple[list[Group], list[str]]:
+    """Groups of an experiment that have at least one run, by profile and data source.
+
+    Returns:
+        the groups, and one line for everything a user should know: runs that fit no cell, double runs.
+    """
+    found, notes = [], []
+    for name in sorted({run.profile for run in collection.runs if run.task == task}):
+        if profile not in (None, name):
+            continue
+        for group in groups(collection.runs, experiment_cells(experiment, name), task, name):
+            notes += group.warnings
+            if group.found:
+                found.append(group)
+            elif group.other:
+                notes.append(
+                    f"note: {len(group.other)} runs of {task} at profile {name} ({group.label}) fit no cell "
+                    f"of {experiment}: other settings, or made before its settings changed"
+                )
+    return found, notes
+
+
+def todo(group: Group, experiment: str) -> list[str]:
+    """Lines that name the missing and unfinished cells of a group and the commands that make them."""
+    lines = group.todo()
+    if not lines:
+        return []
+    total = len(group.found) + len(group.missing)
+    where = f"{experiment}, profile {group.profile} ({group.label})"
+    head = f"{where}: {len(lines)} of {total} cells are not finished"
+    shown = [f"  {line}" for line in lines[:TODO_LINES]]
+    if len(lines) > TODO_LINES:
+        shown.append(f"  and {len(lines) - TODO_LINES} more")
+    return [f"{head}; all of them: make reproduce TASK={group.task} PROFILE={group.profile}", *shown]
+
+
+def nothing(tasks: tuple[str, ...], profile: str | None, runs: Path) -> str:
+    """The line for when there is no run to work on."""
+    which = f"{tasks[0] if len(tasks) == 1 else 'any task'}" + (f" at profile {profile}" if profile else "")
+    words = f"TASK={tasks[0]}" + (f" PROFILE={profile}" if profile else "")
+    return f"no runs of {which} in {runs} or beside it in published; make them with: make reproduce {words}"

@@ -1,0 +1,113 @@
+"""A comparison in three forms: strict JSON, Markdown, and a table for the terminal.
+
+JSON has no infinity and no NaN: an infinite number is the string ``"inf"`` or ``"-inf"``, an undefined null.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+WIDTH = 110
+LABEL = 56
+NAMES = {"none": "baseline", "bn": "BN", "wn": "WN", "ln": "LN"}
+
+
+def strict(value: Any) -> Any:
+    """``value`` with what JSON cannot say replaced: see the top of this file."""
+    if isinstance(value, Mapping):
+        return {str(key): strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [strict(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    return value
+
+
+def to_json(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as a JSON list, one key a line."""
+    return json.dumps(strict(rows), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def number(value: float | None) -> str:
+    """Four digits, ``inf``, or ``-`` for nothing."""
+    if value is None or math.isnan(value):
+        return "-"
+    return f"{value:.0f}" if math.isfinite(value) and abs(value) >= 1e4 else f"{value:.4g}"
+
+
+def what(row: Mapping[str, Any]) -> str:
+    """What a row measures, in a few words."""
+    norm, base = (NAMES.get(str(name), str(name)) for name in (row["norm"], row["baseline"]))
+    metric = f"{row['split']} {row['metric']}"
+    pair = f"{norm} minus {base}" if row["kind"] in ("difference", "robustness") else norm
+    if row["kind"] in ("value", "difference"):
+        return f"final {metric}, {pair}, batch {row['batch_size']} [{row['unit']}]"
+    if row["kind"] in ("change", "robustness"):
+        first, second = row["batch_size"]
+        return f"final {metric}, batch {second} minus {first}, {pair} [{row['unit']}]"
+    clock = {"step": "steps", "train_seconds": "seconds"}[row["clock"]]
+    return f"speed-up of {norm} over {base}, {metric}, batch {row['batch_size']}, in {clock}"
+
+
+def ours(row: Mapping[str, Any]) -> str:
+    """Median and range, e.g. ``150.2 [149.9, 151]``."""
+    values = row["ours"]
+    if not values:
+        return "-"
+    if len(values) == 1 or any(math.isnan(value) for value in values):
+        return number(row["median"])
+    return f"{number(row['median'])} [{number(min(values))}, {number(max(values))}]"
+
+
+def heading(rows: Sequence[Mapping[str, Any]], task: str) -> str:
+    """Task, profile and data source of a group of rows."""
+    row = rows[0]
+    kind = "STAND-IN data" if row["data_kind"] == "stand-in" else "data"
+    return f"{task}: profile {row['profile']}, {kind}: {row['data_source']}"
+
+
+def commits(rows: Sequence[Mapping[str, Any]]) -> str:
+    """All commits of the rows."""
+    return (
+        ", ".join(sorted({commit for row in rows if row["commit"] for commit in row["commit"].split(", ")}))
+        or "-"
+    )
+
+
+def to_text(rows: Sequence[Mapping[str, Any]], task: str) -> str:
+    """A table for the terminal, at most ``WIDTH`` columns wide; the reason stands below each row."""
+    lines = textwrap.wrap(heading(rows, task) + f"; commit {commits(rows)}", WIDTH, subsequent_indent="  ")
+    lines.append(f"{'':<{LABEL}} {'paper':>6}  {'ours: median [range]':<22} {'n':>2}  verdict")
+    for row in rows:
+        label = textwrap.wrap(what(row), LABEL, subsequent_indent="  ")
+        numbers = f"{number(row['paper']):>6}  {ours(row):<22} {row['n_seeds']:>2}"
+        lines.append(f"{label[0]:<{LABEL}} {numbers}  {row['verdict']}")
+        lines += label[1:]
+        lines += textwrap.wrap(row["reason"], WIDTH, initial_indent="    ", subsequent_indent="    ")
+    return "\n".join(lines)
+
+
+def to_markdown(rows: Sequence[Mapping[str, Any]], task: str, source: str) -> str:
+    """The same as a Markdown page, with every seed."""
+    cells = [
+        [
+            what(row), number(row["paper"]), ", ".join(number(value) for value in row["ours"]) or "-",
+            number(row["median"]), str(row["n_seeds"]), row["verdict"], row["reason"],
+        ]
+        for row in rows
+    ]  # fmt: skip
+    head = ["what", "paper", "ours, per seed", "median", "seeds", "verdict", "reason"]
+    table = [head, ["---"] * len(head), *cells]
+    body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in table)
+    return (
+        f"# {heading(rows, task)}\n\n"
+        f"Paper: {source}. Commit of the runs: {commits(rows)}.\n\n{body}\n\n"
+        "Speed-up of A over B: time until B has its best value, divided by the time until A first reaches "
+        "that value, same seed; 0 when A never does. `inf`: diverged or never reached; it takes part in the "
+        "median. Only profile `paper` on real data can give `matches`.\n\n"
+        f"Made by `python -m scripts.compare --task {task} --profile {rows[0]['profile']}`.\n"
+    )

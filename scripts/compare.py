@@ -1,0 +1,56 @@
+"""Compares the runs there are with the paper: ``python -m scripts.compare --task draw --profile small``.
+
+``<task>.json`` always holds the rows of every profile and data source; the table printed, and the Markdown
+page written, are those of the profile asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.analysis.collect import collect
+from experiments.analysis.groups import experiment_groups, nothing, todo
+from experiments.analysis.output import write_whole
+from scripts.selection import finish, run, say, select
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns 0, or 1 when there was nothing to compare."""
+    chosen = select("compare", __doc__, argv, out="compare")
+    collection = collect(chosen.runs, chosen.published)
+    say(collection.warnings)
+    paths: list[Path] = []
+    for task in chosen.tasks:
+        here = [run for run in collection.runs if run.task == task and chosen.profile in (None, run.profile)]
+        if not here:
+            continue
+        from experiments.analysis import compare, report
+
+        try:
+            paper = compare.load_paper(task)
+        except FileNotFoundError:
+            say([f"note: {task} is not compared: configs/paper/{task}.yaml does not exist"])
+            continue
+        groups, notes = experiment_groups(collection, task, paper["experiment"])
+        say(notes)
+        everything = []
+        for group in groups:
+            rows = compare.rows(paper, group)
+            everything += rows
+            if chosen.profile in (None, group.profile):
+                say(todo(group, paper["experiment"]))
+                page = chosen.out / f"{task}-{group.profile}-{group.label}.md"
+                paths.append(write_whole(page, report.to_markdown(rows, task, paper["source"])))
+                print(report.to_text(rows, task), end="\n\n")
+        if everything:
+            paths.append(write_whole(chosen.out / f"{task}.json", report.to_json(everything)))
+    if not paths:
+        say([f"error: nothing to compare: {nothing(chosen.tasks, chosen.profile, chosen.runs)}"])
+        return 1
+    finish(paths)
+    return 0
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,186 @@
+"""Reading run folders: what is kept, what is left out and said."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import runfolders as rf
+
+from experiments.analysis.collect import COLUMNS, Run, collect, read_metrics, tidy
+from experiments.analysis.groups import groups
+
+VALUES = {("valid", "bound"): [9.0, 7.0], ("test", "bound"): [9.5, math.inf]}
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> tuple[Path, Path]:
+    """Folders of own and published runs."""
+    return tmp_path / "runs", tmp_path / "published"
+
+
+def only(places: tuple[Path, Path]) -> Run:
+    """The one run there is, without a warning."""
+    found = collect(*places)
+    assert found.warnings == []
+    (run,) = found.runs
+    return run
+
+
+def test_tidy_table(places: tuple[Path, Path]) -> None:
+    folder = rf.write_run(places[0], rf.cell(norm="wn", seed=2), rf.rows(VALUES))
+    frame = tidy(collect(*places).runs)
+    assert list(frame.columns) == COLUMNS
+    assert len(frame) == 4
+    row = frame[(frame["split"] == "valid") & (frame["step"] == 20)].iloc[0]
+    assert (row["run"], row["norm"], row["seed"], row["batch_size"]) == (folder.name, "wn", 2, 128)
+    assert (row["value"], row["unit"], row["epoch"], row["train_seconds"]) == (7.0, "nats/image", 1.0, 4.0)
+    assert (row["data_label"], row["data_kind"], row["state"], row["origin"]) == (
+        "fixed",
+        "original",
+        "done",
+        "runs",
+    )
+    # A value that was not finite is null in the file and undefined in the table.
+    assert math.isnan(frame[(frame["split"] == "test") & (frame["step"] == 20)]["value"].iloc[0])
+
+
+def test_no_runs_at_all(places: tuple[Path, Path]) -> None:
+    found = collect(*places)
+    assert (found.runs, found.warnings) == ([], [])
+    assert list(found.frame().columns) == COLUMNS
+
+
+def test_cut_off_last_line_is_dropped(places: tuple[Path, Path]) -> None:
+    folder = rf.write_run(places[0], rf.cell(), rf.rows(VALUES))
+    path = folder / "metrics.jsonl"
+    path.write_bytes(path.read_bytes()[:-25])
+    assert len(only(places).metrics) == 3
+
+
+def test_garbage_lines_are_dropped_and_doubles_count_once(tmp_path: Path) -> None:
+    first, second = rf.rows({("valid", "bound"): [9.0]})[0], rf.rows({("valid", "bound"): [8.0]})[0]
+    lines = [
+        json.dumps(first),
+        "\x00\xff",
+        "[]",
+        "3",
+        '{"step": 1}',
+        json.dumps({**first, "step": None}),
+        json.dumps(second),
+    ]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    assert read_metrics(tmp_path / "metrics.jsonl")["value"].tolist() == [8.0]
+    assert read_metrics(tmp_path / "absent.jsonl").empty
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("meta.json", "{", "meta.json cannot be read"),
+        ("meta.json", "[]", "meta.json is not a JSON object"),
+        ("meta.json", "{}", "meta.json lacks or garbles 'data'"),
+        ("meta.json", None, "meta.json is missing"),
+    ],
+)
+def test_unusable_folder_is_named_and_skipped(
+    places: tuple[Path, Path], name: str, content: str | None, said: str
+) -> None:
+    good = rf.write_run(places[0], rf.cell(seed=0), rf.rows(VALUES))
+    bad = rf.write_run(places[0], rf.cell(seed=1), rf.rows(VALUES))
+    (bad / name).unlink()
+    if content is not None:
+        (bad / name).write_text(content)
+    found = collect(*places)
+    assert [run.run for run in found.runs] == [good.name]
+    (warning,) = found.warnings
+    assert str(bad) in warning and said in warning and "\n" not in warning
+
+
+def test_label_cannot_leave_the_output_folder(places: tuple[Path, Path]) -> None:
+    def change(meta: dict[str, Any]) -> None:
+        meta["data"]["label"] = "../../etc"
+
+    rf.write_run(places[0], rf.cell(), rf.rows(VALUES), change=change)
+    found = collect(*places)
+    assert found.runs == [] and "data label '../../etc'" in found.warnings[0]
+
+
+def test_status_missing_means_interrupted(places: tuple[Path, Path]) -> None:
+    folder = rf.write_run(places[0], rf.cell(), [])
+    (folder / "status.json").unlink()
+    assert only(places).state == "interrupted"
+
+
+def test_running_only_while_the_lock_is_held(places: tuple[Path, Path]) -> None:
+    folder = rf.write_run(places[0], rf.cell(), rf.rows(VALUES), state="running")
+    assert only(places).state == "interrupted"
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert only(places).state == "running"
+
+
+def test_same_run_counts_once_own_first(places: tuple[Path, Path]) -> None:
+    for place in places:
+        rf.write_run(place, rf.cell(), rf.rows(VALUES))
+    assert only(places).origin == "runs"
+
+
+def test_finished_copy_goes_before_own_unfinished_run(places: tuple[Path, Path]) -> None:
+    rf.write_run(places[0], rf.cell(), rf.rows(VALUES), state="interrupted")
+    rf.write_run(places[1], rf.cell(), rf.rows(VALUES), state="done")
+    assert only(places).origin == "published"
+
+
+def test_copy_of_a_running_run_is_interrupted(places: tuple[Path, Path]) -> None:
+    rf.write_run(places[1], rf.cell(), rf.rows(VALUES), state="running")
+    assert only(places).state == "interrupted"
+
+
+def test_task_and_profile_choose(places: tuple[Path, Path]) -> None:
+    rf.write_run(places[0], rf.cell("draw", profile="small"), [])
+    rf.write_run(places[0], rf.cell("draw", profile="paper"), [])
+    rf.write_run(places[0], rf.cell("pi_mnist", profile="paper"), [], data="mnist")
+    assert len(collect(*places).runs) == 3
+    assert len(collect(*places, task="draw").runs) == 2
+    assert len(collect(*places, task="draw", profile="paper").runs) == 1
+
+
+def test_groups_by_data_source(places: tuple[Path, Path]) -> None:
+    cells = [rf.cell(seed=s) for s in range(3)]
+    for data, seed in (("fixed", 0), ("bernoulli", 0), ("bernoulli", 1)):
+        rf.write_run(places[0], cells[seed], rf.rows(VALUES), data=data)
+    rf.write_run(places[0], rf.cell(seed=9), rf.rows(VALUES))
+    standin, real = groups(collect(*places).runs, cells, "draw", "small")
+    assert (standin.label, standin.stand_in, [c.seed for c in standin.missing]) == ("bernoulli", True, [2])
+    assert (real.label, real.stand_in, [c.seed for c in real.missing]) == ("fixed", False, [1, 2])
+    assert [run.seed for run in real.other] == [9]
+    assert "norm=ln batch=128 seed=2: python -m experiments.train" in standin.todo()[0]
+
+
+def test_two_runs_of_a_cell_are_told(places: tuple[Path, Path]) -> None:
+    """Same settings and label, but other data behind it: the newer one counts, and that is said."""
+    older = rf.write_run(places[0], rf.cell(), rf.rows(VALUES))
+
+    def change(meta: dict[str, Any]) -> None:
+        meta["identity"], meta["started"] = "f" * 64, "2026-02-02T00:00:00Z"
+
+    newer = rf.write_run(
+        places[0] / ".." / "runs", rf.cell(seed=0, batch=128), [], data="mnist", change=change
+    )
+    meta = json.loads((newer / "meta.json").read_text())
+    meta["data"]["label"] = "fixed"
+    (newer / "meta.json").write_text(json.dumps(meta))
+    (group,) = groups(collect(*places).runs, [rf.cell()], "draw", "small")
+    assert [run.run for run in group.runs] == [newer.name]
+    assert group.warnings == [f"warning: {newer.name} taken, not {older.name}: same settings"]
+
+
+def test_unfinished_runs_are_in_the_list_of_what_to_do(places: tuple[Path, Path]) -> None:
+    rf.write_run(places[0], rf.cell(), rf.rows(VALUES), state="failed", total_steps=80)
+    (group,) = groups(collect(*places).runs, [rf.cell()], "draw", "small")
+    assert group.todo()[0].startswith("failed at 25 %: norm=ln batch=128 seed=0: python -m")
