@@ -8,13 +8,13 @@ VENV      ?= .venv
 NO_SETUP  ?=
 
 TASK      ?=
-PROFILE   ?= small
+PROFILE   ?=
 NORM      ?=
 SEEDS     ?=
 BATCH     ?=
-JOBS      ?= auto
-LOGGER    ?= local
-DEVICE    ?= auto
+JOBS      ?=
+LOGGER    ?=
+DEVICE    ?=
 FAIL_FAST ?=
 
 OPTIONS := TASK PROFILE NORM SEEDS BATCH JOBS LOGGER DEVICE FAIL_FAST
@@ -31,7 +31,8 @@ PY    := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 # The checks of the variables need no package, so they run before anything is installed.
 BOOT   = $(if $(wildcard $(PY)),$(PY),$(PYTHON))
-# "$$TASK" is read by the shell from the exported variable: no value can break out of its quotes.
+# TASK="$$TASK" and so on: the shell reads the exported variable, so no value can break out of its quotes. What is
+# empty counts as not given; scripts/options.py has the defaults.
 ARGS  := $(foreach name,$(OPTIONS),$(name)="$$$(name)")
 
 .DEFAULT_GOAL := help
@@ -42,7 +43,7 @@ ARGS  := $(foreach name,$(OPTIONS),$(name)="$$$(name)")
 help: ## list the targets and variables
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
 	@echo
-	@echo "  Variables: $(OPTIONS) (PROFILE=small, JOBS=auto and so on by default)"
+	@echo "  Variables: TASK PROFILE=small NORM SEEDS BATCH JOBS=auto LOGGER=local DEVICE=auto FAIL_FAST=0"
 	@echo "  Example:   make reproduce TASK=draw NORM=none,ln SEEDS=0,1 JOBS=2"
 
 python:

@@ -1,11 +1,13 @@
 """The variables of ``make``, checked before any work: ``python -m scripts.options reproduce TASK=draw``.
 
-Every script takes the same ``NAME=value`` words as ``make``; an empty value counts as not given. Only the
-standard library is imported here, so that a misspelt value is answered at once, even before ``.venv`` exists.
+Scripts take the ``NAME=value`` words of ``make`` as well as flags (``NORM=ln`` is ``--norm ln``); an empty
+value counts as not given. Only the standard library is imported here, so that a misspelt value is answered at
+once, even before ``.venv`` exists.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import difflib
 import os
@@ -17,7 +19,17 @@ from typing import NoReturn, TypeVar
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = ROOT / "configs"
-NAMES = ("TASK", "PROFILE", "NORM", "SEEDS", "BATCH", "JOBS", "LOGGER", "DEVICE", "FAIL_FAST")
+NAMES = {
+    "TASK": "task; `all` where a command takes several",
+    "PROFILE": "budgets and sizes (default small; bench: paper)",
+    "NORM": "norms, such as none,ln (default: those of the published result)",
+    "SEEDS": "seeds, such as 0,1,2 (default: those of the published result)",
+    "BATCH": "batch sizes, such as 128,4 (default: those of the published result)",
+    "JOBS": "cells trained at a time (default auto: one per core)",
+    "LOGGER": "local or wandb",
+    "DEVICE": "auto, cpu, cuda or mps",
+    "FAIL_FAST": "1: start no further cell once one has failed",
+}
 # What each command does with TASK: "one" by name, "many" takes `all` as well, "any" means all when not given.
 COMMANDS = {
     "data": "many",
@@ -29,6 +41,9 @@ COMMANDS = {
     "estimate": "one",
     "bench": "one",
 }
+
+
+PROFILES = {"bench": "paper"}
 
 
 class OptionError(ValueError):
@@ -56,18 +71,27 @@ class Options:
         return task
 
 
-def parse(command: str, words: list[str]) -> Options:
-    """Checks ``NAME=value`` words for one of ``COMMANDS``. Raises ``OptionError``."""
-    given = {}
-    for word in words:
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise OptionError(message)
+
+
+def parse(command: str, words: list[str], about: str | None = None) -> Options:
+    """Checks the command-line words of one of ``COMMANDS``. Raises ``OptionError``."""
+    parser = _Parser(prog=f"python -m scripts.{command}", description=about, allow_abbrev=False)
+    parser.add_argument("words", nargs="*", metavar="NAME=value", help="as for make, such as TASK=draw")
+    for name, text in NAMES.items():
+        parser.add_argument(f"--{name.lower().replace('_', '-')}", dest=name, metavar=name, help=text)
+    values = vars(parser.parse_intermixed_args(words))
+    for word in values.pop("words"):
         name, equals, value = word.partition("=")
         if not equals or name not in NAMES:
             raise OptionError(f"{word!r} is not NAME=value with NAME one of: {', '.join(NAMES)}")
-        if value.strip():
-            given[name] = value.strip()
+        values[name] = value.strip() or values[name]
+    given = {name: value.strip() for name, value in values.items() if (value or "").strip()}
 
     tasks = _tasks(command, given.get("TASK"))
-    profile = _choice("PROFILE", given.get("PROFILE", "small"), stems("profile"))
+    profile = _choice("PROFILE", given.get("PROFILE", PROFILES.get(command, "small")), stems("profile"))
     # A task may lack a profile that others have (medium, for example).
     for task in tasks:
         if (CONFIGS / "profile" / profile).is_dir() and not _has_profile(profile, task):
@@ -121,10 +145,10 @@ def fail(error: Exception) -> NoReturn:
     raise SystemExit(2)
 
 
-def from_command_line(command: str) -> Options:
+def from_command_line(command: str, about: str | None = None) -> Options:
     """``parse`` on this process' arguments; prints the error and exits with 2."""
     try:
-        return parse(command, sys.argv[1:])
+        return parse(command, sys.argv[1:], about)
     except OptionError as error:
         fail(error)
 
