@@ -1,7 +1,7 @@
 """The differentiable window of DRAW (Gregor et al. 2015, section 3.2): filterbank, read and write.
 
-A window is five numbers per image, predicted by the decoder: centre (g_y, g_x), log stride, log variance and log
-intensity. It selects an N x N grid of Gaussian filters over an A x A image whose pixels are counted from 0.
+A window is five numbers per image, predicted by the decoder: centre (g_y, g_x), log stride, log variance and
+log intensity. It places an N x N grid of Gaussian filters on an A x A image, pixels counted from 0.
 
 Shapes: B batch, N filters per axis, A pixels per axis.
 """
@@ -13,8 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-# Added to the sum of a filter row before dividing by it (public DRAW code): a row whose window has left the image
-# fades to zero instead of blowing up.
+# Added to the sum of a filter row before dividing by it (public DRAW code): a row whose window has left the
+# image fades to zero instead of blowing up.
 ROW_SUM_EPS = 1e-4
 
 CENTRES = ("gregor", "jbornschein")
@@ -49,13 +49,13 @@ class Box(NamedTuple):
 class Attention(nn.Module):
     """Turns five window parameters into filters, and applies them (Gregor et al., eq. 19-26).
 
-    Filter i of N sits at centre + (i - (N-1)/2) stride, i = 0..N-1, with stride = (A-1)/(N-1) exp(log stride).
+    Filter i = 0 … N-1 sits at centre + (i - (N-1)/2) stride, where stride = (A-1)/(N-1) exp(log stride).
 
     Args:
         filters: N, at least 2 (the stride divides by N-1).
         image_size: A.
-        centre: ``gregor``: (A+1)/2 (g+1) with pixels counted from 1, so g = 0 is the exact middle of the image;
-            ``jbornschein``: A/2 (g+1) with pixels counted from 0, half a pixel further down and right at g = 0.
+        centre: ``gregor``: (A+1)/2 (g+1), pixels counted from 1, so that g = 0 is the middle of the image;
+            ``jbornschein``: A/2 (g+1), pixels counted from 0, half a pixel further down and right at g = 0.
     """
 
     pixels_A: Tensor

@@ -1,14 +1,14 @@
 """DRAW with attention (Gregor et al. 2015) and the norms of the Layer Normalization paper, section 6.4.
 
-At each of T glimpses the encoder reads a patch of the image x and of the error x - sigmoid(canvas) through a small
-window, a latent z is drawn, and the decoder adds a patch to the canvas through another window:
+At each of T glimpses the encoder reads a patch of the image x and of the error x - sigmoid(canvas) through a
+small window, a latent z is drawn, and the decoder adds a patch to the canvas through another window:
 
-    r_t = read(x, x - sigmoid(c_{t-1}); h_dec_{t-1})        h_enc_t = LSTM_enc([r_t, h_dec_{t-1}], h_enc_{t-1})
-    z_t ~ N(mu(h_enc_t), sigma(h_enc_t)^2)                  h_dec_t = LSTM_dec(z_t, h_dec_{t-1})
+    r_t = read(x, x - sigmoid(c_{t-1}); h_dec_{t-1})     h_enc_t = LSTM_enc([r_t, h_dec_{t-1}], h_enc_{t-1})
+    z_t ~ N(mu(h_enc_t), sigma(h_enc_t)^2)               h_dec_t = LSTM_dec(z_t, h_dec_{t-1})
     c_t = c_{t-1} + write(h_dec_t)
 
-The bound is -log p(x | sigmoid(c_T)) + sum_t KL(q(z_t) || N(0, I)), in nats per image. LN normalises the read-out of
-the LSTM cells only (eq. 31); WN re-parametrises every weight vector.
+The bound is -log p(x | sigmoid(c_T)) + sum_t KL(q(z_t) || N(0, I)), in nats per image. LN normalises the
+read-out of the LSTM cells only (eq. 31); WN re-parametrises every weight vector.
 
 Shapes: T glimpses, B batch, A pixels per side, D = A*A pixels, H units, Z latent, P = write*write patch.
 """
@@ -35,10 +35,13 @@ class DrawSizes:
     """Sizes and switches of the model; the defaults are the published setting (``configs/task/draw.yaml``).
 
     Attributes:
-        image: A. read, write: filters per axis of the two windows. latent: Z. units: H, encoder and decoder alike.
+        image: A, pixels per side.
+        read, write: filters per axis of the two windows.
+        latent: Z.
+        units: H, of encoder and decoder alike.
         glimpses: T.
         centre: convention of the window's centre, see ``Attention``.
-        initial_state: ``zeros``, or ``learned``: first canvas and h, c of both LSTMs are parameters that start at 0.
+        initial_state: ``zeros``, or ``learned``: first canvas, h and c are parameters that start at 0.
         ln_on: which LSTMs LN applies to: ``both``, ``encoder`` or ``decoder``. WN always applies everywhere.
     """
 
@@ -61,7 +64,7 @@ class Bound(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """One glimpse, for pictures: the canvas' probabilities after it and where it read (if it did) and wrote."""
+    """One glimpse, for pictures: the canvas' probabilities after it, and where it wrote and (maybe) read."""
 
     probabilities_BD: Tensor
     write_box: Box
@@ -69,7 +72,7 @@ class Frame(NamedTuple):
 
 
 class Draw(nn.Module):
-    """DRAW. All initial values come from ``generator``: weights N(0, init_std^2), biases 0, LN gain as ``norm`` says.
+    """DRAW. Weights start as N(0, init_std^2) draws of ``generator``, biases at 0.
 
     Args:
         sizes: sizes and switches.
@@ -78,9 +81,7 @@ class Draw(nn.Module):
         generator: CPU generator.
     """
 
-    def __init__(
-        self, sizes: DrawSizes, norm: Norm, *, init_std: float, generator: torch.Generator
-    ) -> None:
+    def __init__(self, sizes: DrawSizes, norm: Norm, *, init_std: float, generator: torch.Generator) -> None:
         super().__init__()
         if sizes.ln_on not in LN_SITES:
             raise ValueError(f"ln_on '{sizes.ln_on}' is unknown; choose one of {', '.join(LN_SITES)}")
@@ -108,10 +109,11 @@ class Draw(nn.Module):
         self.read_window, self.write_window, self.patch = linear(5), linear(5), linear(patch)
         self.reader = Attention(sizes.read, sizes.image, sizes.centre)
         self.writer = Attention(sizes.write, sizes.image, sizes.centre)
-        starts = {"canvas": sizes.image**2, "encoder_h": units, "encoder_c": units}
-        starts |= {"decoder_h": units, "decoder_c": units}
-        learned = sizes.initial_state == "learned"
-        self.initial = nn.ParameterDict({name: torch.zeros(n) for name, n in starts.items()} if learned else {})
+        self.initial = nn.ParameterDict()
+        if sizes.initial_state == "learned":
+            self.initial["canvas"] = nn.Parameter(torch.zeros(sizes.image**2))
+            for name in ("encoder_h", "encoder_c", "decoder_h", "decoder_c"):
+                self.initial[name] = nn.Parameter(torch.zeros(units))
 
     def forward(self, x_BD: Tensor, noise_TBZ: Tensor) -> Bound:
         """The bound of each image, with one posterior sample made from standard normal noise.
@@ -141,8 +143,8 @@ class Draw(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """All glimpses. Returns the last canvas' logits (B, D) and mu, log sigma of all glimpses (T, B, 2Z).
 
-        Everything that needs no recurrence stays outside the loop: weights are computed and laid side by side once,
-        the noise arrives for all glimpses, and the KL is left to the caller, once for all glimpses.
+        Everything that needs no recurrence stays outside the loop: weights are computed and laid side by side
+        once, the noise arrives for all glimpses, and the KL is left to the caller, once for all glimpses.
         """
         batch, side = noise_TBZ.shape[1], self.sizes.image
         with cached_weights():  # WN: each w = g v/||v|| is computed once per call
@@ -168,7 +170,8 @@ class Draw(nn.Module):
                 z_BZ = torch.addcmul(mu_BZ, log_sigma_BZ.exp(), noise_BZ)
                 posterior.append(posterior_BY)
             decoder = self.decoder.step((z_BZ,), decoder, decoder_weights)
-            next_window_B5, write_window_B5, patch_BP = F.linear(decoder.h_BH, *head_weights).split(head_sizes, 1)
+            heads_BR = F.linear(decoder.h_BH, *head_weights)
+            next_window_B5, write_window_B5, patch_BP = heads_BR.split(head_sizes, 1)
             canvas_BAA = self.writer.write(self.writer(write_window_B5), canvas_BAA, patch_BP)
             if frames is not None:
                 read_box = None if x_BD is None else self.reader.box(read_window_B5)

@@ -1,7 +1,7 @@
 """Recurrent cells with a norm.
 
-Gates are stacked in the order i, f, o, g (input, forget, output, candidate): the three sigmoids are neighbours, so
-one call serves them. A checkpoint of another order is converted by permuting rows of the weights and biases.
+Gates are stacked in the order i, f, o, g (input, forget, output, candidate): the sigmoids are neighbours, so
+one call serves them. A checkpoint of another order is converted by permuting rows of weights and biases.
 
 Shapes: B batch, I inputs, H units.
 """
@@ -25,7 +25,7 @@ class State(NamedTuple):
 
 
 class FusedWeights(NamedTuple):
-    """``[W_x | W_h]`` (4H, I+H) and the bias (4H), gathered once per sequence so that a step is one product."""
+    """``[W_x | W_h]`` (4H, I+H) and b (4H), gathered once per sequence so that a step is one product."""
 
     weight: Tensor
     bias: Tensor
@@ -35,13 +35,13 @@ class LSTMCell(nn.Module):
     """One LSTM step without peepholes; LN on the cell read-out only (eq. 31), WN on every weight vector.
 
     [i, f, o, g] = W_x x + W_h h + b;  c' = sigmoid(f) c + sigmoid(i) tanh(g);  h' = sigmoid(o) tanh(LN(c')).
-    The carried c' is the un-normalised one. Under WN each row of W_x and of W_h is a weight vector of its own.
+    The carried c' is the un-normalised one. Under WN each row of W_x and of W_h is a weight vector.
 
     Args:
         nin: I.
         units: H.
         norm: none, wn or ln.
-        init_std: weights start as N(0, init_std^2) draws of ``generator``, the bias at 0 (forget gate included).
+        init_std: weights start as N(0, init_std^2) draws of ``generator``, the bias at 0 in all gates.
     """
 
     def __init__(

@@ -157,7 +157,10 @@ def test_sizes_normalisers_and_initial_values_at_the_published_setting(norm: str
         assert abs(module.weight.mean().item()) < 1e-3
         assert module.bias is None or module.bias.abs().max() == 0
     learned = Draw(
-        DrawSizes(initial_state="learned"), Norm(norm), init_std=0.01, generator=torch.Generator().manual_seed(0)
+        DrawSizes(initial_state="learned"),
+        Norm(norm),
+        init_std=0.01,
+        generator=torch.Generator().manual_seed(0),
     )
     assert sum(p.numel() for p in learned.parameters()) == BASELINE + EXTRA[norm] + LEARNED
 
@@ -172,8 +175,14 @@ def test_norms_have_their_own_names_and_outputs_but_the_same_initial_weights() -
     assert {n for n in names["wn"] if "original" in n} == {
         f"{layer}.parametrizations.weight.original{i}"
         for layer in (
-            "encoder.input", "encoder.recurrent", "decoder.input", "decoder.recurrent",
-            "posterior", "read_window", "write_window", "patch",
+            "encoder.input",
+            "encoder.recurrent",
+            "decoder.input",
+            "decoder.recurrent",
+            "posterior",
+            "read_window",
+            "write_window",
+            "patch",
         )  # fmt: skip
         for i in (0, 1)
     }
@@ -226,7 +235,9 @@ def test_a_bound_depends_on_its_own_image_only(norm: str) -> None:
     whole = model(x_BD, noise_TBZ)
     for b in range(len(x_BD)):
         alone = model(x_BD[b : b + 1], noise_TBZ[:, b : b + 1])
-        torch.testing.assert_close(torch.stack(list(alone))[:, 0], torch.stack(list(whole))[:, b], rtol=1e-12, atol=0)
+        torch.testing.assert_close(
+            torch.stack(list(alone))[:, 0], torch.stack(list(whole))[:, b], rtol=1e-12, atol=0
+        )
 
 
 def test_reconstruction_shows_the_canvas_of_the_bound_and_generation_needs_no_image() -> None:

@@ -26,7 +26,8 @@ def config(norm: str = "ln", **changes: Any) -> Any:
     """A small configuration; ``changes`` may name keys of task.* or train.*."""
     task: dict[str, Any] = dict(
         name="draw", glimpses=3, units=8, latent=4, read=2, write=5, init_std=0.05, centre="gregor",
-        initial_state="zeros", order="shuffle", ln_on="both", train_examples=50, eval_examples=20, eval_samples=1,
+        initial_state="zeros", order="shuffle", ln_on="both",
+        train_examples=50, eval_examples=20, eval_samples=1,
     )  # fmt: skip
     train: dict[str, Any] = dict(batch_size=16, eval_batch_size=20, lr=1e-3, clip=10)
     for key, value in changes.items():
@@ -86,7 +87,7 @@ BAD = [
     ({"train_examples": 50_001}, "task.train_examples=50001 must lie in 1…50000"),
     ({"train_examples": 0}, "task.train_examples=0 must lie in 1…50000"),
     ({"eval_examples": 10_001}, "task.eval_examples=10001 must lie in 1…10000"),
-    ({"batch_size": 51}, "train.batch_size=51 is larger than the 50 training images"),
+    ({"batch_size": 51}, "train.batch_size=51 is more than the 50 training images"),
 ]
 
 
@@ -109,7 +110,9 @@ def test_good_values_pass_and_bn_is_not_offered() -> None:
 def test_an_epoch_is_a_permutation_that_depends_on_seed_and_epoch_only() -> None:
     data = TASK.data(config(), DEVICE)
     orders = {
-        (seed, epoch): torch.cat(list(data.epoch(epoch, seed))).tolist() for seed in (0, 1) for epoch in (0, 1)
+        (seed, epoch): torch.cat(list(data.epoch(epoch, seed))).tolist()
+        for seed in (0, 1)
+        for epoch in (0, 1)
     }
     assert all(sorted(order) == list(range(50)) for order in orders.values())
     assert len({tuple(order) for order in orders.values()}) == 4

@@ -1,7 +1,7 @@
 """DRAW on binarized MNIST (section 6.4, Figure 4): none, WN or LN on the LSTMs' cell read-out.
 
-Training minimises the mean of the variational bound, with one posterior sample per image; evaluation measures the
-same bound on validation and test images. All bounds are in nats per image, summed over pixels and glimpses.
+Training minimises the mean of the variational bound, one posterior sample per image; evaluation measures the
+same bound on validation and test images. Bounds are in nats per image, summed over pixels and glimpses.
 
 Shapes: T glimpses, B batch, D = 784 pixels, Z latent, N examples of a split.
 """
@@ -9,7 +9,7 @@ Shapes: T glimpses, B batch, D = 784 pixels, Z latent, N examples of a split.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,8 +56,8 @@ class DrawData:
 
     Attributes:
         splits: name -> images ``(N, 784)``, uint8, 0 or 1.
-        eval_indices: which of the 10,000 validation and test images are kept, evenly spread: the fixed test file is
-            sorted by digit, so its first 1,000 images are all zeros and ones.
+        eval_indices: which of the 10,000 validation and test images are kept, evenly spread: the fixed test
+            file is sorted by digit, so its first 1,000 images are all zeros and ones.
     """
 
     def __init__(self, cfg: Any, device: torch.device) -> None:
@@ -74,8 +74,8 @@ class DrawData:
         }
 
     def epoch(self, epoch: int, seed: int) -> Sequence[Tensor]:
-        """A fresh permutation each epoch (or file order). The last, smaller batch is kept, as the public code does:
-        50,000 is no multiple of 128, and every image is then seen once an epoch."""
+        """A fresh permutation each epoch (or file order). The last, smaller batch is kept, as the public code
+        does: 50,000 is no multiple of 128, and every image is then seen once an epoch."""
         if self.shuffle:
             order_N = torch.randperm(self.n_train, generator=generator(seed, "order", epoch))
         else:
@@ -92,15 +92,15 @@ class DrawTask:
     """The task; see ``experiments.tasks.base.Task``."""
 
     name = "draw"
-    norms = ("none", "wn", "ln")  # no BN: the paper has none here, and a recurrent BN needs statistics per step
-    metrics = {
+    norms: tuple[str, ...] = ("none", "wn", "ln")  # no BN: the paper has none here
+    metrics: Mapping[str, Metric] = {
         "bound": Metric("nats/image", "lower", "variational bound on -log p(x): reconstruction + kl"),
         "kl": Metric("nats/image", "lower", "KL(q(z|x) || p(z)), summed over glimpses"),
         "reconstruction": Metric("nats/image", "lower", "-log p(x|z), summed over pixels"),
-        "batch_bound": Metric("nats/image", "lower", "mean bound of the minibatches since the last evaluation"),
+        "batch_bound": Metric("nats/image", "lower", "bound of the minibatches since the last evaluation"),
     }
     select = ("valid", "bound")
-    Config = DrawConfig
+    Config: type = DrawConfig
 
     def check(self, cfg: Any) -> None:
         task, train = cfg.task, cfg.train
@@ -123,7 +123,7 @@ class DrawTask:
                 raise ConfigError(f"task.{key}={getattr(task, key)} must lie in 1…{most}")
         if train.batch_size > task.train_examples:
             raise ConfigError(
-                f"train.batch_size={train.batch_size} is larger than the {task.train_examples} training images"
+                f"train.batch_size={train.batch_size} is more than the {task.train_examples} training images"
             )
 
     def data(self, cfg: Any, device: torch.device) -> DrawData:
@@ -165,13 +165,14 @@ class DrawTask:
         return values
 
     def plots(self, model: nn.Module, data: DrawData, cfg: Any, folder: Path, seed: int) -> list[Path]:
-        """Digits being generated, and test digits being reconstructed, glimpse by glimpse with the windows marked."""
+        """Digits being generated and test digits being reconstructed, with the windows marked."""
+        assert isinstance(model, Draw)
         about = f"draw, {cfg.norm.name}, profile {cfg.profile}, seed {cfg.seed}, {data.source.label} data"
         rows, device = 8, data.splits["test"].device
         prior_TBZ = image_noise(cfg.task, seed, "generate", 0, range(rows))
-        generated = draw_frames(
-            model.generate(prior_TBZ.to(device)), f"Digits being generated ({about})", None, folder / "generated.png"
-        )
+        frames = model.generate(prior_TBZ.to(device))
+        title = f"Digits being generated ({about})"
+        generated = draw_frames(frames, title, None, folder / "generated.png")
         shown = spread(min(rows, len(data.eval_indices)), len(data.eval_indices))
         x_B784 = data.splits["test"][shown].float()
         noise_TBZ = image_noise(cfg.task, seed, "test", 0, [data.eval_indices[i] for i in shown])
@@ -186,8 +187,8 @@ def spread(count: int, total: int) -> list[int]:
 
 
 def image_noise(task: Any, seed: int, split: str, sample: int, indices: Sequence[int]) -> Tensor:
-    """Noise (T, B, Z) for the images ``indices`` of a split, each from a generator of its own: an image's bound is
-    the same whatever evaluation batch it is in."""
+    """Noise (T, B, Z) for the images ``indices`` of a split, each from a generator of its own: an image's
+    bound is the same whatever evaluation batch it is in."""
     noise = [
         torch.randn(task.glimpses, task.latent, generator=generator(seed, "eval", split, sample, index))
         for index in indices
@@ -195,13 +196,13 @@ def image_noise(task: Any, seed: int, split: str, sample: int, indices: Sequence
     return torch.stack(noise, 1)
 
 
-READ_COLOUR, WRITE_COLOUR = "#0072b2", "#d55e00"  # blue and orange: told apart by most colour-blind readers too
+READ_COLOUR, WRITE_COLOUR = "#0072b2", "#d55e00"  # blue and orange: most colour-blind readers can tell
 
 
 def draw_frames(frames: list[Frame], title: str, target_B784: Tensor | None, path: Path) -> Path:
-    """One row per image, one column per glimpse (at most 11, evenly spread, the last included), ink dark on white.
+    """One row per image, one column per glimpse (at most 11, evenly spread, the last included).
 
-    The boxes span the outermost filters plus one standard deviation of each: where the window looked at that glimpse.
+    The boxes span the outermost filters plus one standard deviation: where the window was at that glimpse.
     """
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch, Rectangle
@@ -221,14 +222,15 @@ def draw_frames(frames: list[Frame], title: str, target_B784: Tensor | None, pat
             if box is None:
                 continue
             for row in range(rows):
-                left, top = gap + pitch * column - 0.5, gap + pitch * row - 0.5
+                left, top = gap + pitch * column, gap + pitch * row
                 y, x = box.centre_B2[row].tolist()
                 half = box.half_width_B[row].item()
-                edge = Rectangle((left + 0.5 + x - half, top + 0.5 + y - half), 2 * half, 2 * half, fill=False)
+                edge = Rectangle((left + x - half, top + y - half), 2 * half, 2 * half, fill=False)
                 edge.set(edgecolor=colour, linewidth=1.3)
                 axes.add_patch(edge)
                 # A window may leave its image: it is cut at the cell, not drawn over the neighbours.
-                edge.set_clip_path(Rectangle((left - 2, top - 2), SIDE + 4, SIDE + 4, transform=axes.transData))
+                cell = Rectangle((left - 2.5, top - 2.5), SIDE + 4, SIDE + 4, transform=axes.transData)
+                edge.set_clip_path(cell)
     labels = [f"{t + 1}" for t in chosen] + ([] if target_B784 is None else ["image"])
     axes.set_xticks([gap + pitch * i + SIDE / 2 for i in range(width)], labels, fontsize=9)
     axes.set_yticks([])
@@ -237,7 +239,7 @@ def draw_frames(frames: list[Frame], title: str, target_B784: Tensor | None, pat
     axes.set_xlabel(f"after glimpse (of {len(frames)})", fontsize=9)
     axes.set_title(title, fontsize=10)
     names = {WRITE_COLOUR: "write window"} | ({} if target_B784 is None else {READ_COLOUR: "read window"})
-    handles = [Patch(fill=False, edgecolor=colour, label=name, linewidth=1.5) for colour, name in names.items()]
+    handles = [Patch(fill=False, edgecolor=colour, label=name) for colour, name in names.items()]
     figure.legend(handles=handles, loc="outside lower right", ncols=2, fontsize=9, frameon=False)
     figure.savefig(path, dpi=150)
     return path
