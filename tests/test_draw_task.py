@@ -201,3 +201,22 @@ def test_pictures_are_written_without_a_display(tmp_path: Path, monkeypatch: pyt
         written = TASK.plots(model, data, cfg, tmp_path, 0)
     assert [p.name for p in written] == ["generated.png", "reconstructed.png"]
     assert all(p.read_bytes().startswith(b"\x89PNG") for p in written)
+
+
+# Mean bound at the start and after three Adam steps. A change that must not change numerics gives the same.
+GOLDEN = {"none": (544.1776, 542.8774), "wn": (544.1776, 542.8514), "ln": (550.1085, 545.2792)}
+
+
+@pytest.mark.parametrize("norm", TASK.norms)
+def test_golden_losses(norm: str) -> None:
+    cfg = config(norm, units=16, init_std=0.4)
+    data, model = TASK.data(cfg, DEVICE), TASK.model(cfg, generator(0, "model"))
+    batch = data.batch(torch.arange(50))
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    losses = []
+    for step in range(4):
+        losses.append(TASK.loss(model, batch, cfg, generator(0, "noise", step)).mean)
+        optimizer.zero_grad()
+        losses[-1].backward()
+        optimizer.step()
+    assert (losses[0].item(), losses[3].item()) == pytest.approx(GOLDEN[norm], abs=2e-3)
