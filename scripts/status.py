@@ -45,7 +45,7 @@ def updated(status: Mapping[str, Any], now: datetime.datetime) -> str:
 def table(runs: Sequence[Run], now: datetime.datetime) -> list[str]:
     """One line for each run, and one below it with what went wrong in a failed one."""
     width = max([len(r.run) for r in runs] + [3])
-    lines = [f"{'run':<{width}}  {'state':<11} {'done':>5}  {'best':<20}  {'updated':<10}"]
+    lines = [f"{'run':<{width}}  {'state':<11} {'done':>5}  {'best':<20}  updated"]
     for r in runs:
         left = r.status.get("seconds_left")
         rest = f"  {duration(left)} left" if r.state == "running" and left is not None else ""

@@ -235,7 +235,7 @@ def test_reports_are_strict_and_readable(tmp_path: Path) -> None:
     assert all(set(wanted) <= set(row) for row in read)
 
     table = report.to_text(rows, "draw")
-    assert max(map(len, table.splitlines())) <= 110
+    assert max(map(len, table.splitlines())) <= report.WIDTH <= 120
     assert "STAND-IN" in table and "c0ffee00c0ff" in table and "82.36" in table
     page = report.to_markdown(rows, "draw", "the paper")
     assert "STAND-IN" in page and "82.4, inf, 82.5" in page

@@ -149,7 +149,7 @@ def test_title_and_caption_name_profile_commit_and_stand_in(tmp_path: Path) -> N
         "profile small",
         "STAND-IN data: MNIST binarized",
         "commit c0ffee00",
-        "seeds 0",
+        "seed 0",
     ):
         assert part in text
     assert "no fixed files of Larochelle" in text

@@ -247,8 +247,8 @@ def _remarks(d: Mapping[str, Any], clock: str | None, measured: Measured, group:
         )
         target = " / ".join(_number(x["target"]) for _, x in sorted(measured.details.items()))
         remarks.append(
-            f"{d['baseline']} has its best {d['split']} {d['metric']} ({target}) after {base} {unit}, "
-            f"{d['candidate']} is there after {cand}"
+            f"{d['baseline']} has its best {d['split']} {d['metric']} ({target}) at {base} {unit}, "
+            f"{d['candidate']} reaches it at {cand}"
         )
     diverged = sorted({f"{run.norm} batch {run.batch_size} seed {run.seed}" for run in measured.runs
                        if run.state == "diverged"})  # fmt: skip

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from experiments.analysis import style
 from experiments.analysis.collect import FINISHED, Run, tidy
@@ -24,6 +25,7 @@ from experiments.analysis.measures import worst
 from experiments.analysis.output import write_whole
 
 FEW_SEEDS = 5  # below this every seed is shown
+FEW_POINTS = 12  # up to this many evaluations each is marked
 X_LABELS = {"epoch": "epoch", "step": "training step (updates)"}
 NAMES = {"bn": "BN: batch", "wn": "WN: weight", "ln": "LN: layer"}
 Band = tuple[style.Look, pd.DataFrame]
@@ -95,6 +97,7 @@ def _draw_panel(ax: Axes, panel: Mapping[str, Any], group: Group, x: str) -> tup
     ax.set_xlabel(X_LABELS.get(x, x))
     ax.set_ylabel(panel["ylabel"])
     ax.margins(x=0.02)
+    ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     if not by_norm:
         ax.set_title(panel.get("title", ""))
         ax.text(0.5, 0.5, "no runs yet", transform=ax.transAxes, ha="center", va="center", color="0.5")
@@ -116,7 +119,7 @@ def _draw_panel(ax: Axes, panel: Mapping[str, Any], group: Group, x: str) -> tup
         crosses = f", {len(diverged)} diverged" if diverged else ""
         label = f"{look.name} ({len(runs)} seed{'s' * (len(runs) > 1)}{crosses})"
         shown = middle["middle"].where(np.isfinite(middle["middle"]))
-        dot = {"marker": "o", "ms": 4} if len(middle) == 1 else {}
+        dot = {"marker": "o", "ms": 3.5} if len(middle) <= FEW_POINTS else {}
         ax.plot(middle[x], shown, color=look.color, ls=look.line, zorder=look.order + 1, label=label, **dot)
         reach = max(rows["step"].max() for _, rows in runs)
         if not diverged and (middle.empty or middle["step"].iloc[-1] < reach):
@@ -177,12 +180,13 @@ def _caption(group: Group, figure: Mapping[str, Any], remarks: Sequence[str]) ->
     if any(run.state == "diverged" for run in group.runs):
         spread += " Cross: the run diverged and counts as infinitely bad from there on."
     long = [NAMES[norm] for norm in NAMES if any(run.norm == norm for run in group.runs)]
-    seeds = ", ".join(map(str, sorted({run.seed for run in group.runs})))
+    seeds = sorted({run.seed for run in group.runs})
+    which = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
     source = group.source
     data = f"Data: {source['name']}, {source['kind']}: {source['detail'].rstrip('.')}."
     lines = [
         f"{spread} No smoothing.",
-        f"Profile {group.profile}; seeds {seeds}; commit {group.commits}. "
+        f"Profile {group.profile}; {which}; commit {group.commits}. "
         + (f"{', '.join(long)} normalisation. " if long else "")
         + data,
     ]
@@ -203,14 +207,15 @@ def _short(cell: Any) -> str:
 
 
 def _summary(cells: Sequence[Any]) -> str:
-    """Cells by norm and batch, e.g. ``ln batch 4 seeds 1, 2``."""
-    seeds: dict[tuple[str, int], list[int]] = {}
+    """Cells in few words, e.g. ``bn, ln batch 4 seeds 1, 2``."""
+    seeds: dict[tuple[int, str], list[int]] = {}
     for cell in cells:
-        seeds.setdefault((cell.norm, cell.batch_size), []).append(cell.seed)
-    return "; ".join(
-        f"{norm} batch {batch} seed{'s' * (len(several) > 1)} {', '.join(map(str, several))}"
-        for (norm, batch), several in seeds.items()
-    )
+        seeds.setdefault((cell.batch_size, cell.norm), []).append(cell.seed)
+    norms: dict[tuple[int, str], list[str]] = {}
+    for (batch, norm), several in seeds.items():
+        words = f"seed{'s' * (len(several) > 1)} {', '.join(map(str, several))}"
+        norms.setdefault((batch, words), []).append(norm)
+    return "; ".join(f"{', '.join(alike)} batch {batch} {words}" for (batch, words), alike in norms.items())
 
 
 def draw(figure: Mapping[str, Any], group: Group) -> tuple[Figure, pd.DataFrame]:

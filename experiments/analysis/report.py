@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import math
 import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-WIDTH = 110
+WIDTH = 118
 LABEL = 56
 NAMES = {"none": "baseline", "bn": "BN", "wn": "WN", "ln": "LN"}
 
@@ -79,15 +80,27 @@ def commits(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def to_text(rows: Sequence[Mapping[str, Any]], task: str) -> str:
-    """A table for the terminal, at most ``WIDTH`` columns wide; the reason stands below each row."""
-    lines = textwrap.wrap(heading(rows, task) + f"; commit {commits(rows)}", WIDTH, subsequent_indent="  ")
+    """A table for the terminal, at most ``WIDTH`` columns wide.
+
+    What all rows rest on stands in the heading, what several do in a numbered note, the rest below its row.
+    """
+    clauses = [row["reason"].split("; ") if row["reason"] else [] for row in rows]
+    count = Counter(clause for several in clauses for clause in several)
+    shared = [clause for clause in count if count[clause] == len(rows) > 1]
+    notes = [clause for clause in count if 1 < count[clause] and clause not in shared]
+    head = "; ".join([heading(rows, task), f"commit {commits(rows)}", *shared])
+    lines = textwrap.wrap(head, WIDTH, subsequent_indent="  ")
     lines.append(f"{'':<{LABEL}} {'paper':>6}  {'ours: median [range]':<22} {'n':>2}  verdict")
-    for row in rows:
+    for row, several in zip(rows, clauses, strict=True):
         label = textwrap.wrap(what(row), LABEL, subsequent_indent="  ")
+        marks = ",".join(str(i + 1) for i, note in enumerate(notes) if note in several)
         numbers = f"{number(row['paper']):>6}  {ours(row):<22} {row['n_seeds']:>2}"
-        lines.append(f"{label[0]:<{LABEL}} {numbers}  {row['verdict']}")
+        lines.append(f"{label[0]:<{LABEL}} {numbers}  {row['verdict']}" + (f" ({marks})" if marks else ""))
         lines += label[1:]
-        lines += textwrap.wrap(row["reason"], WIDTH, initial_indent="    ", subsequent_indent="    ")
+        own = "; ".join(clause for clause in several if clause not in shared and clause not in notes)
+        lines += textwrap.wrap(own, WIDTH, initial_indent="    ", subsequent_indent="    ")
+    for i, note in enumerate(notes):
+        lines += textwrap.wrap(f"({i + 1}) {note}", WIDTH, subsequent_indent="    ")
     return "\n".join(lines)
 
 
