@@ -146,7 +146,13 @@ class Draw(nn.Module):
         Everything that needs no recurrence stays outside the loop: weights are computed and laid side by side
         once, the noise arrives for all glimpses, and the KL is left to the caller, once for all glimpses.
         """
-        batch, side = noise_TBZ.shape[1], self.sizes.image
+        glimpses, batch, latent = noise_TBZ.shape
+        if (glimpses, latent) != (self.sizes.glimpses, self.sizes.latent):
+            raise ValueError(
+                f"noise of {glimpses} glimpses and {latent} latents, but the model has {self.sizes.glimpses} and "
+                f"{self.sizes.latent}"
+            )
+        side = self.sizes.image
         with cached_weights():  # WN: each w = g v/||v|| is computed once per call
             encoder_weights, decoder_weights = self.encoder.fused(), self.decoder.fused()
             posterior_weights = self.posterior.weight, self.posterior.bias

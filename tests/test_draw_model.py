@@ -253,7 +253,10 @@ def test_reconstruction_shows_the_canvas_of_the_bound_and_generation_needs_no_im
     assert not torch.equal(generated[-1].probabilities_BD[0], generated[-1].probabilities_BD[1])
 
 
-def test_unknown_switches_are_refused() -> None:
+def test_unknown_switches_and_noise_of_another_shape_are_refused() -> None:
+    x_BD, noise_TBZ = inputs()
+    with pytest.raises(ValueError, match="noise of 2 glimpses and 4 latents, but the model has 3 and 4"):
+        make("none")(x_BD, noise_TBZ[:2])
     for change, message in (
         ({"ln_on": "all"}, "ln_on 'all' is unknown"),
         ({"initial_state": "ones"}, "initial_state 'ones' is unknown"),
