@@ -54,6 +54,8 @@ class NormConfig:
         for key in used:
             if key not in given:
                 raise ConfigError(f"norm.{key}=null: norm={self.name} needs a value")
+        if self.name == "bn" and self.eps == 0:
+            raise ConfigError("norm.eps=0.0 must be above 0 with norm=bn: a unit may be constant over a batch")
         try:
             return Norm(**given)
         except ValueError as error:

@@ -53,8 +53,6 @@ class Norm:
                 raise ValueError(f"norm.{key}={getattr(self, key)} does nothing with norm={self.name}: leave it out")
         if not self.eps >= 0:
             raise ValueError(f"norm.eps={self.eps} must be 0 or more")
-        if self.name == "bn" and self.eps == 0:
-            raise ValueError("norm.eps=0.0 must be above 0 with norm=bn: a unit may be constant over a batch")
         if not 0 < self.momentum <= 1:
             raise ValueError(f"norm.momentum={self.momentum} must lie in (0, 1]")
 

@@ -256,6 +256,11 @@ def test_changed_code_is_asked_of_git(monkeypatch: pytest.MonkeyPatch) -> None:
     assert compare.code_changed("unknown", "draw") is None
 
 
+def test_a_task_is_made_of_the_models_it_imports() -> None:
+    assert compare.made_of("pi_mnist") == ["experiments/tasks/pi_mnist.py", "models/norm.py", "models/pi_mnist.py"]
+    assert {"models/rnn.py", "models/attention.py"} < set(compare.made_of("draw"))
+
+
 def test_changed_code_is_in_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare, "code_changed", lambda commit, task: True)
     row = draw_rows(tmp_path, {"none": BASE, "ln": LN})["draw_speed"]

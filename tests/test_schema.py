@@ -140,6 +140,7 @@ BAD = [
     (["task=pi_mnist", "device=gpu"], "device=gpu is unknown: use auto, cpu, cuda or mps"),
     (["task=pi_mnist", "device=mps"], "device=mps, but torch finds no Apple GPU here"),
     (["task=pi_mnist", "norm.eps=-1"], "norm.eps=-1.0 must be 0 or more"),
+    (["task=pi_mnist", "norm=bn", "norm.eps=0"], "norm.eps=0.0 must be above 0 with norm=bn"),
     (["task=pi_mnist", "norm=none", "norm.eps=1"], "norm.eps=1.0 does nothing with norm=none"),
     (["task=pi_mnist", "norm=ln", "norm.eps=null"], "norm.eps=null: norm=ln needs a value"),
     (["task=pi_mnist", "logger=foo"], "logger=foo is unknown: use local, wandb"),

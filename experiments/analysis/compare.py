@@ -14,6 +14,7 @@ Only finished runs count. One that diverged counts as infinitely bad or infinite
 
 from __future__ import annotations
 
+import ast
 import math
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -271,10 +272,25 @@ def _number(value: float) -> str:
 
 @cache
 def code_changed(commit: str, task: str, run: Callable[..., Any] = subprocess.run) -> bool | None:
-    """Whether models or the task file differ from ``commit``; None where git cannot tell."""
-    command = ["git", "diff", "--quiet", commit, "--", "models", f"experiments/tasks/{task}.py"]
+    """Whether the task or a model it is made of differs from ``commit``; None where git cannot tell."""
+    command = ["git", "diff", "--quiet", commit, "--", *made_of(task)]
     try:
         code = run(command, cwd=REPO, capture_output=True, timeout=20).returncode
     except (OSError, subprocess.SubprocessError):
         return None
     return {0: False, 1: True}.get(code)
+
+
+def made_of(task: str) -> list[str]:
+    """The task's file and all of ``models`` that it imports, directly or not: what decides its numbers."""
+    found: list[str] = []
+    pending = [f"experiments/tasks/{task}.py"]
+    while pending:
+        name = pending.pop()
+        if name in found or not (REPO / name).exists():
+            continue
+        found.append(name)
+        for node in ast.walk(ast.parse((REPO / name).read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("models."):
+                pending.append(f"{(node.module or '').replace('.', '/')}.py")
+    return sorted(found)
