@@ -149,8 +149,8 @@ class Draw(nn.Module):
         glimpses, batch, latent = noise_TBZ.shape
         if (glimpses, latent) != (self.sizes.glimpses, self.sizes.latent):
             raise ValueError(
-                f"noise of {glimpses} glimpses and {latent} latents, but the model has {self.sizes.glimpses} and "
-                f"{self.sizes.latent}"
+                f"noise of {glimpses} glimpses and {latent} latents, but the model has "
+                f"{self.sizes.glimpses} and {self.sizes.latent}"
             )
         side = self.sizes.image
         with cached_weights():  # WN: each w = g v/||v|| is computed once per call
