@@ -228,8 +228,10 @@ def _leaves(raw: DictConfig) -> list[str]:
     keys = []
     for key in raw:
         node = raw._get_node(key)
-        nested = isinstance(node, DictConfig) and not node._is_none() and key != "figure"
-        keys += [f"{key}.{child}" for child in node] if nested else [str(key)]  # type: ignore[union-attr]
+        if isinstance(node, DictConfig) and not node._is_none() and key != "figure":
+            keys += [f"{key!s}.{child!s}" for child in node]
+        else:
+            keys.append(str(key))
     return keys
 
 

@@ -112,7 +112,7 @@ class BatchNorm(nn.Module):
         if self.training and self.variance == "unbiased":
             # var_u + eps = B/(B-1) * (var_b + eps (B-1)/B): the fused biased kernel serves both estimators.
             ratio = (a_BF.shape[0] - 1) / a_BF.shape[0]
-            gain_F, eps = gain_F * math.sqrt(ratio), eps * ratio
+            gain_F, eps = gain_F * math.sqrt(ratio), eps * ratio  # type: ignore[assignment]  # no longer a Parameter
         return F.batch_norm(
             a_BF, self.running_mean, self.running_var, gain_F, self.bias, self.training, self.momentum, eps
         )

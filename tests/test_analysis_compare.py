@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -245,15 +246,27 @@ def test_reports_are_strict_and_readable(tmp_path: Path) -> None:
 
 def test_changed_code_is_asked_of_git(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
+    now = {name: (compare.REPO / name).read_text() for name in compare.made_of("draw")}
 
-    class Done:
-        def __init__(self, returncode: int) -> None:
-            self.returncode = returncode
+    def show(change: str) -> None:
+        def run(command: list[str], **keywords: object) -> subprocess.CompletedProcess[str]:
+            source = now[command[2].split(":", 1)[1]]
+            return subprocess.CompletedProcess(command, 0, stdout=source + change)
 
-    for code, expected in ((0, False), (1, True), (128, None)):
-        assert compare.code_changed("abc", "draw", run=lambda *a, code=code, **k: Done(code)) is expected
+        monkeypatch.setattr(compare.subprocess, "run", run)
+
+    for commit, change, expected in (("a", "", False), ("b", "\n# a comment\n", False), ("c", "\nX = 1\n", True)):
+        show(change)
+        assert compare.code_changed(commit, "draw") is expected
+    monkeypatch.undo()
     assert compare.code_changed("0" * 40, "draw") is None
     assert compare.code_changed("unknown", "draw") is None
+
+
+def test_a_skeleton_ignores_what_changes_no_number() -> None:
+    one = '"""Doc."""\ndef f(x: int) -> int:\n    """Doc."""\n    return x + 1  # why\n'
+    two = "def f(\n    x: int,\n) -> int:\n    return (x + 1)\n"
+    assert compare.skeleton(one) == compare.skeleton(two) != compare.skeleton(two.replace("1", "2"))
 
 
 def test_a_task_is_made_of_the_models_it_imports() -> None:

@@ -287,7 +287,7 @@ def test_idx_round_trip(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read_idx(tmp_path / "labels", (10,)), labels)
 
 
-@pytest.mark.slow  # for the registry, not for the processor
+@pytest.mark.registry  # for the registry, not for the processor
 def test_real_mnist_from_the_registry(tmp_path: Path) -> None:
     """The route of a machine that reaches nothing but the registry; also pins the stand-in of DRAW."""
     code = (

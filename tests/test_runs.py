@@ -106,7 +106,8 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
         [sys.executable, "-c", LIMITED, str(tmp_path / "run")], capture_output=True, text=True, timeout=60, check=True
     )
     message, state = done.stdout.strip().splitlines()
-    assert message.startswith(f"cannot write {tmp_path / 'run' / 'checkpoint.pt'}") and "last good checkpoint" in message
+    assert message.startswith(f"cannot write {tmp_path / 'run' / 'checkpoint.pt'}")
+    assert "last good checkpoint" in message
     assert state == "2 ['checkpoint.prev.pt', 'checkpoint.pt', 'config.yaml', 'lock', 'meta.json']"
 
 

@@ -89,11 +89,16 @@ class Task(Protocol):
         Config: dataclass of ``task.*``; every field without default is given in ``configs/task/<task>.yaml``.
     """
 
-    name: str
-    norms: tuple[str, ...]
-    metrics: Mapping[str, Metric]
-    select: tuple[str, str]
-    Config: type
+    @property
+    def name(self) -> str: ...
+    @property
+    def norms(self) -> tuple[str, ...]: ...
+    @property
+    def metrics(self) -> Mapping[str, Metric]: ...
+    @property
+    def select(self) -> tuple[str, str]: ...
+    @property
+    def Config(self) -> type: ...
 
     def check(self, cfg: Any) -> None:
         """Raises ``ConfigError`` on values that cannot work, before any data is read. ``cfg``: whole config."""
