@@ -2,8 +2,7 @@
 
     make estimate TASK=draw PROFILE=paper
 
-One measurement per norm and batch size, each in a process of its own with the threads a job of the sweep would
-have.
+One measurement per norm and batch size, each in a process of its own with the threads of a job of the sweep.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ def estimate(options: Options) -> int:
             more = (found["evaluations"], f"{found['hours']:.3f}", f"{peak:.0f}", len(alike))
             print(line(norm, batch, *values, *more), flush=True)
         print(
-            f"all cells: {hours:.2f} hours of computing, so about {hours / jobs:.2f} hours with JOBS={jobs}, in up "
-            f"to {jobs * memory / 1024:.1f} GiB; jobs side by side slow each other down somewhat\n"
+            f"all cells: {hours:.2f} hours of computing, so about {hours / jobs:.2f} hours with JOBS={jobs}, "
+            f"in up to {jobs * memory / 1024:.1f} GiB; jobs side by side slow each other down somewhat\n"
         )
     return 0
 

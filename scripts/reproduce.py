@@ -96,7 +96,7 @@ def reproduce(task: str, options: Options) -> int:
     if changed and options.logger == "wandb":
         for one in plans:
             mirror(one, results, [Path(path) for path in made])
-    return code | report(plans, [path for path in made if Path(path).exists()], trained or changed)
+    return code | report(plans, [path for path in made if Path(path).exists()], trained > 0 or changed)
 
 
 def captured(main: Callable[[], int]) -> str:

@@ -1,0 +1,98 @@
+"""``make reproduce`` from end to end, a subprocess in an empty results folder, at the smallest profile."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.commands import make
+
+pytestmark = pytest.mark.slow
+
+
+def reproduce(*words: str) -> tuple[int, str, list[str]]:
+    """Returns exit code, what was printed, and the lines of stderr."""
+    done = make("reproduce", "PROFILE=smoke", "DEVICE=cpu", *words, timeout=600)
+    return done.returncode, done.stdout, done.stderr.splitlines()
+
+
+def outputs(results: Path) -> dict[Path, tuple[int, bytes]]:
+    return {
+        path: (path.stat().st_mtime_ns, path.read_bytes()) for path in results.rglob("*") if path.is_file()
+    }
+
+
+@pytest.mark.parametrize(
+    "task, figure, words, cells, panels",
+    [
+        ("draw", "fig4_draw", ["SEEDS=0", "JOBS=2"], 3, {"1"}),
+        (
+            "pi_mnist",
+            "fig6_pi_mnist",
+            ["SEEDS=0", "NORM=bn,ln", "JOBS=2", "LOGGER=wandb"],
+            4,
+            {"1", "2", "3", "4"},
+        ),
+    ],
+)
+def test_reproduce(
+    task: str, figure: str, words: list[str], cells: int, panels: set[str], results: Path
+) -> None:
+    code, text, errors = reproduce(f"TASK={task}", *words)
+    assert code == 0, errors
+    runs = sorted((results / "runs" / task).iterdir())
+    assert len(runs) == cells
+    for run in runs:
+        assert json.loads((run / "status.json").read_text())["state"] == "done"
+        assert (run / "metrics.jsonl").stat().st_size > 0 and (run / "curve.png").exists()
+
+    label = json.loads((runs[0] / "meta.json").read_text())["data"]["label"]
+    drawn = results / "figures" / f"smoke-{label}"
+    assert (drawn / f"{figure}.png").read_bytes()[:4] == b"\x89PNG"
+    assert (drawn / f"{figure}.pdf").read_bytes()[:4] == b"%PDF"
+    with open(drawn / f"{figure}.csv", newline="") as file:
+        assert {row["panel"] for row in csv.DictReader(file)} == panels
+    rows = json.loads((results / "compare" / f"{task}.json").read_text())
+    assert rows and all(row["verdict"] != "matches" for row in rows), "a smoke run never matches the paper"
+    if task == "draw":
+        assert (drawn / "draw_generated_ln-b128-s0.png").exists()
+
+    # What it made is named at the end, and all of it exists.
+    lines = text.splitlines()
+    named = [line for line in lines if line.startswith(str(results)) and not line.endswith("cells finished")]
+    assert str(drawn / f"{figure}.png") in named and str(results / "compare" / f"{task}.json") in named
+    assert all(Path(line).exists() for line in named)
+    assert f"{cells} of {cells} cells finished" in lines[-1]
+    if "LOGGER=wandb" in words:
+        offline = list((results / "wandb").glob("offline-run-*/*.wandb"))
+        assert len(offline) == cells + 1, "one run for each cell, and one that holds the final figures"
+        assert sum("no API key" in line for line in errors) >= 1
+
+    before = outputs(results)
+    code, text, errors = reproduce(f"TASK={task}", *words)
+    assert code == 0 and "nothing to do" in text.splitlines()[-1]
+    assert outputs(results) == before, "the same command again touches nothing"
+
+
+def test_a_cell_that_fails_is_reported_at_the_end_and_the_others_finish(results: Path) -> None:
+    words = ["TASK=draw", "SEEDS=0", "NORM=none,ln", "JOBS=2"]
+    # A first start makes the folders; one of them is then used by another process, this one.
+    assert reproduce(*words)[0] == 0
+    none, ln = (next((results / "runs" / "draw").glob(f"{norm}-*")) for norm in ("none", "ln"))
+    for folder in (none, ln):
+        status = json.loads((folder / "status.json").read_text())
+        (folder / "status.json").write_text(json.dumps({**status, "state": "interrupted"}))
+    (results / "figures" / "smoke-bernoulli" / "fig4_draw.png").unlink(missing_ok=True)
+    with open(none / "lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        code, _, errors = reproduce(*words)
+    assert code == 2, "make turns any failure into 2"
+    assert any(
+        line.startswith("error: draw none batch 128 seed 0 failed:") and "in use" in line for line in errors
+    )
+    assert json.loads((ln / "status.json").read_text())["state"] == "done"
+    assert list((results / "figures").glob("smoke-*/fig4_draw.png")), "figures show what there is"
