@@ -14,7 +14,7 @@ import experiments.tasks.pi_mnist as module
 from data.fetch import Source
 from data.mnist import Mnist
 from experiments.compose import compose_cells
-from experiments.loop import evaluate, initial_model
+from experiments.loop import evaluate, initial_model, make_optimizer, training_step
 from experiments.rng import generator
 from experiments.schema import Config, ConfigError
 from experiments.tasks.pi_mnist import PiMnistTask
@@ -188,3 +188,29 @@ def test_every_metric_it_logs_is_declared(fake_mnist: Mnist) -> None:
     names |= set(TASK.loss(model, data.batch(torch.arange(2)), cfg, generator(0, "x")).sums)
     assert names == set(TASK.metrics)
     assert all(dataclasses.is_dataclass(metric) for metric in TASK.metrics.values())
+
+
+GOLDEN = {
+    ("none", 128): [2.303708, 2.322219, 2.331028, 2.309376],
+    ("none", 4): [2.327998, 2.226326, 2.219005, 2.229993, 2.313724],
+    ("bn", 128): [2.707651, 2.590873, 2.714157, 2.729782],
+    ("bn", 4): [2.606432, 2.736551, 2.899103, 1.947583, 2.675487],
+    ("wn", 128): [2.303708, 2.322206, 2.331149, 2.309389],
+    ("wn", 4): [2.327998, 2.225698, 2.217958, 2.231464, 2.314964],
+    ("ln", 128): [2.378905, 2.390113, 2.372559, 2.322851],
+    ("ln", 4): [1.960882, 2.004345, 2.024096, 2.57429, 2.484082],
+}
+
+
+@pytest.mark.parametrize("batch", [128, 4])
+@pytest.mark.parametrize("norm", TASK.norms)
+def test_golden_losses(fake_mnist: Mnist, norm: str, batch: int) -> None:
+    """Up to five updates from a fixed seed. A change that must not change numbers leaves these as they are."""
+    cfg = config("profile=smoke", f"norm={norm}", f"train.batch_size={batch}")
+    data, model = TASK.data(cfg, CPU), initial_model(TASK, cfg, CPU)
+    optimizer = make_optimizer(model, cfg)
+    losses = [
+        training_step(TASK, model, optimizer, data.batch(indices_B), cfg, generator(0, "x"))[0]
+        for indices_B in data.epoch(0, cfg.seed)[:5]
+    ]
+    assert losses == pytest.approx(GOLDEN[norm, batch], rel=1e-4)
