@@ -1,0 +1,160 @@
+"""Fills the tables between the markers of ``README.md``: no number there is typed by hand.
+
+    python -m scripts.readme_tables           writes them
+    python -m scripts.readme_tables --check   exits with 1 if they are stale
+
+Results and costs come from the published runs only, so that the README says the same on every machine.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from experiments.analysis import compare, report
+from experiments.analysis.collect import Collection, Run, collect
+from experiments.analysis.groups import experiment_groups
+from experiments.cli import guarded
+from experiments.grid import cells, experiment_names, load_figure
+from experiments.schema import CONFIGS, ROOT
+from experiments.tasks import TASKS
+
+README = ROOT / "README.md"
+PUBLISHED = ROOT / "results" / "published"
+
+
+def published() -> Collection:
+    """The runs under version control."""
+    return collect(PUBLISHED / ".none", PUBLISHED)
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def profiles() -> str:
+    """What each profile changes of the published setting, and how many cells each result then has."""
+    rows = []
+    for task in TASKS:
+        for path in sorted(CONFIGS.glob(f"profile/*/{task}.yaml")):
+            profile = path.parent.name
+            changes = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+            text = ", ".join(f"`{key}={value}`" for key, value in flat(changes)) or "the published setting"
+            results = [f"{name}: {len(cells(name, profile))} cells" for name in experiment_names(task)]
+            rows.append([f"`{task}`", f"`{profile}`", text, ", ".join(results)])
+    return table(["task", "profile", "changes", "result"], rows)
+
+
+def flat(node: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Leaves of a nested mapping with dotted keys; lists are leaves."""
+    for key, value in node.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def results() -> str:
+    """Published runs held against the paper, one table per task, profile and data source; with their figures."""
+    collection, parts = published(), []
+    for task in TASKS:
+        paper = compare.load_paper(task)
+        for group in experiment_groups(collection, task, paper["experiment"])[0]:
+            rows = compare.rows(paper, group)
+            body = [
+                [report.what(r), report.number(r["paper"]), report.ours(r), str(r["n_seeds"]), r["verdict"]]
+                for r in rows
+                if r["n_seeds"]
+            ]
+            command = f"make reproduce TASK={task} PROFILE={group.profile}"
+            parts.append(f"**{report.heading(rows, task)}** (`{command}`)")
+            parts += figures(task, group.profile, group.label)
+            parts.append(table(["", "paper", "ours: median [range]", "seeds", "verdict"], body))
+    return "\n\n".join(parts) or "No runs are published yet."
+
+
+def figures(task: str, profile: str, label: str) -> list[str]:
+    """Links to the published figures of one group."""
+    links = []
+    for name in (load_figure(experiment)["name"] for experiment in experiment_names(task)):
+        for path in sorted(PUBLISHED.glob(f"**/{profile}-{label}/{name}.png")):
+            links.append(f"![{name}, profile {profile}, {label} data]({path.relative_to(ROOT)})")
+    return links
+
+
+def costs() -> str:
+    """What the published runs took."""
+    groups: dict[tuple[Any, ...], list[Run]] = {}
+    for run in published().runs:
+        if run.state == "done" and not run.metrics.empty:
+            order = (list(TASKS).index(run.task), run.profile, run.label, -run.batch_size)
+            groups.setdefault((*order, TASKS[run.task].norms.index(run.norm)), []).append(run)
+    rows = []
+    for _, runs in sorted(groups.items()):
+        run, ends = runs[0], [r.metrics.iloc[-1] for r in runs]
+        seconds = statistics.median(float(end["train_seconds"]) for end in ends)
+        steps = int(ends[0]["step"])
+        meta = yaml.safe_load((run.folder / "meta.json").read_text(encoding="utf-8"))
+        machine = f"{meta['threads']} thread{'s' * (meta['threads'] > 1)}, {meta['device']}"
+        rows.append(
+            [
+                f"`{run.task}`", f"`{run.profile}`", str(run.batch_size), f"`{run.norm}`", f"{meta['parameters']:,}",
+                f"{ends[0]['epoch']:g}", f"{steps:,}", f"{1e3 * seconds / steps:.2f}", f"{seconds / 60:.1f}",
+                str(len(runs)), machine,
+            ]
+        )  # fmt: skip
+    head = "task,profile,batch,norm,parameters,epochs,steps,ms/step,minutes of training,runs,on".split(",")
+    return table(head, rows) if rows else "No runs are published yet."
+
+
+def glossary() -> str:
+    """Every logged metric."""
+    rows = [
+        [f"`{name}`", f"`{metric}`", about.unit, about.better, about.what]
+        for name, task in TASKS.items()
+        for metric, about in task.metrics.items()
+    ]
+    return table(["task", "metric", "unit", "better", "what"], rows)
+
+
+SECTIONS: dict[str, Callable[[], str]] = {
+    "profiles": profiles,
+    "results": results,
+    "costs": costs,
+    "glossary": glossary,
+}
+
+
+def filled(text: str) -> str:
+    """``text`` with every section between ``<!-- name -->`` and ``<!-- /name -->`` made anew."""
+    for name, make in SECTIONS.items():
+        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+        if len(pattern.findall(text)) != 1:
+            raise ValueError(f"README.md must hold <!-- {name} --> and <!-- /{name} --> once")
+        body = make()
+        text = pattern.sub(lambda match, body=body: f"{match[1]}\n{body}\n\n{match[2]}", text)  # type: ignore[misc]
+    return text
+
+
+def main(path: Path = README) -> int:
+    """Entry point."""
+    before = path.read_text(encoding="utf-8")
+    after = filled(before)
+    if "--check" in sys.argv[1:]:
+        if after != before:
+            print("error: README.md is stale; run: python -m scripts.readme_tables", file=sys.stderr)
+        return int(after != before)
+    path.write_text(after, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    guarded(main)

@@ -1,0 +1,58 @@
+"""The README's commands exist, its tables are those the code makes, and what it names is there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+
+from experiments import train
+from scripts import readme_tables
+from tests.commands import ROOT, make
+
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```sh\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+COMMANDS = [line for block in BLOCKS for line in block.splitlines() if line]
+
+
+def test_there_are_commands_and_no_other_kinds() -> None:
+    assert "make setup" in COMMANDS and "make reproduce TASK=draw" in COMMANDS and "make test" in COMMANDS
+    assert all(line.startswith(("make ", "python -m ")) for line in COMMANDS), COMMANDS
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("make ")])
+def test_make_command(command: str) -> None:
+    _, target, *values = shlex.split(command)
+    done = make("-n", target, *values)
+    assert done.returncode == 0, done.stderr
+    if target in ("reproduce", "sweep", "data", "estimate", "bench", "figures", "compare", "status"):
+        checked = make(f"check-{target}", *values)
+        assert checked.returncode == 0, checked.stderr
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("python -m experiments.train ")])
+def test_training_command(command: str) -> None:
+    words = shlex.split(command)[3:]
+    assert train.check(words, multirun="-m" in words)
+
+
+def test_every_command_is_covered() -> None:
+    assert all(c.startswith(("make ", "python -m experiments.train ")) for c in COMMANDS)
+    for module in re.findall(r"`python -m ([\w.]+)", TEXT):
+        assert (ROOT / f"{module.replace('.', '/')}.py").exists(), module
+
+
+def test_tables_are_up_to_date() -> None:
+    assert readme_tables.filled(TEXT) == TEXT, "stale: run python -m scripts.readme_tables"
+
+
+def test_files_and_keys_it_names_exist() -> None:
+    keys = (ROOT / "configs").rglob("*.yaml")
+    known = "\n".join(path.read_text(encoding="utf-8") for path in keys)
+    for key in re.findall(r"`(?:task|train|norm)\.(?!log\b)(\w+)", TEXT):
+        assert re.search(rf"^\s*{key}:", known, re.MULTILINE), key
+    for name in re.findall(r"^(\w+/) ", TEXT, re.MULTILINE):
+        assert name == "results/" or (ROOT / name).is_dir(), name
+    for link in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", TEXT):
+        assert (ROOT / link).is_file(), link
