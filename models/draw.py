@@ -138,9 +138,7 @@ class Draw(nn.Module):
         self._unroll(None, noise_TBZ, frames)
         return frames
 
-    def _unroll(
-        self, x_BD: Tensor | None, noise_TBZ: Tensor, frames: list[Frame] | None
-    ) -> tuple[Tensor, Tensor]:
+    def _unroll(self, x_BD: Tensor | None, noise_TBZ: Tensor, frames: list[Frame] | None) -> tuple[Tensor, Tensor]:
         """All glimpses. Returns the last canvas' logits (B, D) and mu, log sigma of all glimpses (T, B, 2Z).
 
         Everything that needs no recurrence stays outside the loop: weights are computed and laid side by side

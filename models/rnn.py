@@ -44,9 +44,7 @@ class LSTMCell(nn.Module):
         init_std: weights start as N(0, init_std^2) draws of ``generator``, the bias at 0 in all gates.
     """
 
-    def __init__(
-        self, nin: int, units: int, norm: Norm, *, init_std: float, generator: torch.Generator
-    ) -> None:
+    def __init__(self, nin: int, units: int, norm: Norm, *, init_std: float, generator: torch.Generator) -> None:
         super().__init__()
         if norm.name == "bn":
             raise ValueError("LSTMCell has no batch normalisation; choose none, wn or ln")

@@ -78,9 +78,7 @@ def test_the_two_centres_are_half_a_pixel_apart_and_gregors_is_the_exact_middle(
     log_stride=st.floats(-3, -1),
     log_variance=st.floats(-2, 2),
 )
-def test_rows_inside_the_image_sum_to_one(
-    centre: list[float], log_stride: float, log_variance: float
-) -> None:
+def test_rows_inside_the_image_sum_to_one(centre: list[float], log_stride: float, log_variance: float) -> None:
     bank = Attention(5, 28, "gregor")(torch.tensor([[*centre, log_stride, log_variance, 0.0]]))
     for filters in (bank.rows_BNA, bank.columns_BNA):
         assert (filters.sum(-1) - 1).abs().max() < 1e-3
@@ -99,12 +97,8 @@ def test_a_full_identity_window_reads_and_writes_back_the_image() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(
-    "window", [[9.0, -9.0, -3.0, -4.0, 0.0], [50.0, 50.0, 0.0, 0.0, 0.0], [0, 0, 4.0, -9.0, 2.0]]
-)
-def test_gradients_stay_finite_when_the_window_leaves_the_image(
-    window: list[float], dtype: torch.dtype
-) -> None:
+@pytest.mark.parametrize("window", [[9.0, -9.0, -3.0, -4.0, 0.0], [50.0, 50.0, 0.0, 0.0, 0.0], [0, 0, 4.0, -9.0, 2.0]])
+def test_gradients_stay_finite_when_the_window_leaves_the_image(window: list[float], dtype: torch.dtype) -> None:
     parameters = torch.tensor([window], dtype=dtype, requires_grad=True)
     attention = Attention(5, 28, "gregor").to(dtype)
     image = torch.rand(1, 28, 28, dtype=dtype)
@@ -123,9 +117,7 @@ def test_gradients_match_finite_differences() -> None:
     attention = Attention(3, 9, "gregor")
     images = torch.rand(2, 2, 9, 9, generator=torch.Generator().manual_seed(0))
 
-    def read_and_write(
-        window: torch.Tensor, error: torch.Tensor, patch: torch.Tensor
-    ) -> tuple[torch.Tensor, ...]:
+    def read_and_write(window: torch.Tensor, error: torch.Tensor, patch: torch.Tensor) -> tuple[torch.Tensor, ...]:
         bank = attention(window)
         return attention.read(bank, images[0], error), attention.write(bank, error, patch)
 

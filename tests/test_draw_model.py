@@ -235,9 +235,7 @@ def test_a_bound_depends_on_its_own_image_only(norm: str) -> None:
     whole = model(x_BD, noise_TBZ)
     for b in range(len(x_BD)):
         alone = model(x_BD[b : b + 1], noise_TBZ[:, b : b + 1])
-        torch.testing.assert_close(
-            torch.stack(list(alone))[:, 0], torch.stack(list(whole))[:, b], rtol=1e-12, atol=0
-        )
+        torch.testing.assert_close(torch.stack(list(alone))[:, 0], torch.stack(list(whole))[:, b], rtol=1e-12, atol=0)
 
 
 def test_reconstruction_shows_the_canvas_of_the_bound_and_generation_needs_no_image() -> None:

@@ -109,11 +109,7 @@ def test_good_values_pass_and_bn_is_not_offered() -> None:
 
 def test_an_epoch_is_a_permutation_that_depends_on_seed_and_epoch_only() -> None:
     data = TASK.data(config(), DEVICE)
-    orders = {
-        (seed, epoch): torch.cat(list(data.epoch(epoch, seed))).tolist()
-        for seed in (0, 1)
-        for epoch in (0, 1)
-    }
+    orders = {(seed, epoch): torch.cat(list(data.epoch(epoch, seed))).tolist() for seed in (0, 1) for epoch in (0, 1)}
     assert all(sorted(order) == list(range(50)) for order in orders.values())
     assert len({tuple(order) for order in orders.values()}) == 4
     assert [len(b) for b in data.epoch(0, 0)] == [16, 16, 16, 2]  # the small last batch is kept

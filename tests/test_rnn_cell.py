@@ -61,9 +61,7 @@ def oracle(cell: LSTMCell, norm: Norm, x: torch.Tensor, state: State) -> tuple[n
     return sigmoid(o) * np.tanh(read), c
 
 
-CASES = [Norm(name) for name in NORMS] + [
-    Norm("ln", eps=0.1, eps_mode=mode) for mode in ("sqrt", "outside", "var")
-]
+CASES = [Norm(name) for name in NORMS] + [Norm("ln", eps=0.1, eps_mode=mode) for mode in ("sqrt", "outside", "var")]
 
 
 @pytest.mark.parametrize("norm", CASES, ids=lambda n: f"{n.name}-{n.eps_mode}-{n.eps}")
@@ -148,9 +146,7 @@ def test_the_norm_shows_in_the_parameter_names_and_the_initial_values(norm: str)
 @pytest.mark.parametrize("norm", NORMS)
 def test_copies_and_state_dicts_carry_everything(norm: str) -> None:
     cell, (x, state) = make_cell(Norm(norm)), make_inputs()
-    fresh = LSTMCell(
-        NIN, UNITS, Norm(norm), init_std=0.1, generator=torch.Generator().manual_seed(9)
-    ).double()
+    fresh = LSTMCell(NIN, UNITS, Norm(norm), init_std=0.1, generator=torch.Generator().manual_seed(9)).double()
     fresh.load_state_dict(cell.state_dict())
     for other in (copy.deepcopy(cell), fresh):
         assert torch.equal(other(x, state).h_BH, cell(x, state).h_BH)
