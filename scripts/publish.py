@@ -1,0 +1,64 @@
+"""Copies finished runs into ``results/published/``: their logs and metrics, never their checkpoints.
+
+    python -m scripts.publish                      # every finished run of results/runs
+    python -m scripts.publish --task draw --profile small
+
+Refused: a run made with uncommitted changes, whose code nobody else could look up. An older copy of the same run is
+replaced. Exit code: 0 published, 1 nothing to publish or a run was refused, 2 bad input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+
+from experiments.analysis.collect import results_dir
+from experiments.analysis.output import short_path
+from experiments.cli import guarded
+from experiments.runs import FINISHED, effective_state, read_json
+
+FILES = ("config.yaml", "meta.json", "metrics.jsonl", "status.json")
+
+
+def publish(folder: Path, target: Path) -> str | None:
+    """Copies one run. Returns why it was refused, or None."""
+    missing = [name for name in FILES if not (folder / name).exists()]
+    if missing:
+        return f"{', '.join(missing)} missing: start the run again"
+    git = read_json(folder / "meta.json").get("git") or {}
+    if not git.get("commit") or git.get("dirty"):
+        return "made with uncommitted changes or outside git: commit, delete the run and make it again"
+    target.mkdir(parents=True, exist_ok=True)
+    for name in FILES:
+        shutil.copyfile(folder / name, target / name)
+    return None
+
+
+def main() -> int:
+    """Entry point."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", help="only this task's runs")
+    parser.add_argument("--profile", help="only runs of this profile")
+    parser.add_argument("--runs", type=Path, default=results_dir() / "runs", help="where the runs are")
+    parser.add_argument("--out", type=Path, default=results_dir() / "published", help="where the copies go")
+    options = parser.parse_args()
+    published = refused = 0
+    for folder in sorted(path.parent for path in options.runs.glob("*/*/meta.json")):
+        meta = read_json(folder / "meta.json")
+        if options.task not in (None, meta.get("task")) or options.profile not in (None, meta.get("profile")):
+            continue
+        if effective_state(folder) not in FINISHED:
+            continue
+        if reason := publish(folder, options.out / folder.parent.name / folder.name):
+            print(f"error: {short_path(folder)}: {reason}", file=sys.stderr)
+            refused += 1
+        else:
+            published += 1
+    print(f"{published} runs published in {short_path(options.out)}")
+    return int(refused > 0 or published == 0)
+
+
+if __name__ == "__main__":
+    guarded(main)
