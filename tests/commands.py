@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from scripts.options import NAMES
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -23,10 +26,12 @@ def run(*command: str, timeout: float = 300, **kwargs: Any) -> subprocess.Comple
     )
 
 
-def make(*words: str, timeout: float = 300, **kwargs: Any) -> subprocess.CompletedProcess[str]:
+def make(*words: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
     """Runs ``make`` with the interpreter that runs the tests, without installing anything."""
+    # Under `make test` this one would be a sub-make, with the outer one's flags, level and variables.
+    outer = {"MAKEFLAGS", "MFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "PYTEST", *NAMES}
+    env = {name: value for name, value in os.environ.items() if name not in outer}
     # Not resolved: the link inside the environment is what makes it one.
     venv = Path(sys.executable).parent.parent
-    return run(
-        "make", "--no-print-directory", f"VENV={venv}", "NO_SETUP=1", *words, timeout=timeout, **kwargs
-    )
+    command = ("make", "--no-print-directory", f"VENV={venv}", "NO_SETUP=1", *words)
+    return run(*command, timeout=timeout, env=env)

@@ -18,9 +18,7 @@ from scripts.options import stems
 from tests.commands import run
 
 EXPERIMENTS = stems("experiment")
-PROFILES = [
-    (task, path.parent.name) for task in TASKS for path in sorted(CONFIGS.glob(f"profile/*/{task}.yaml"))
-]
+PROFILES = [(task, path.parent.name) for task in TASKS for path in sorted(CONFIGS.glob(f"profile/*/{task}.yaml"))]
 
 
 @pytest.mark.parametrize("task, profile", PROFILES, ids=["-".join(pair) for pair in PROFILES])
@@ -80,7 +78,7 @@ WRONG = [
     ("task=draw task.glimpses=many", "many"),
     ("task=draw train.batch_size=0", "train.batch_size=0"),
     ("task=draw train.batch_size=-4", "train.batch_size=-4"),
-    ("task=draw train.batch_size=60000", "train.batch_size=60000 is more than"),
+    ("task=draw train.batch_size=60000", "train.batch_size=60000 is "),
     ("-m task=draw norm=ln,bn", "norm=bn is not supported by task draw"),
     ("norm=ln", "no task given"),
 ]
