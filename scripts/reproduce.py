@@ -87,10 +87,10 @@ def reproduce(task: str, options: Options) -> int:
     results = plans[0].configs[0].results
     before = snapshot(results)
     words = ["--task", task, "--profile", options.profile]
-    made = captured(lambda: figures.main(words)).split()
+    made = captured(lambda: figures.main(words)).splitlines()
     table, _, pages = captured(lambda: compare.main(words)).rpartition("\n\n")
     print(f"\n{table}\n" if table else "")
-    made += pages.split()
+    made += pages.splitlines()
     made += [short_path(path) for one in plans for path in pictures(one, results)]
     changed = snapshot(results) != before
     if changed and options.logger == "wandb":
@@ -110,9 +110,7 @@ def captured(main: Callable[[], int]) -> str:
 def snapshot(results: Path) -> dict[Path, int]:
     """When each figure and comparison was last written."""
     folders = (results / "figures", results / "compare")
-    return {
-        path: path.stat().st_mtime_ns for folder in folders for path in folder.rglob("*") if path.is_file()
-    }
+    return {path: path.stat().st_mtime_ns for folder in folders for path in folder.rglob("*") if path.is_file()}
 
 
 def pictures(one: Plan, results: Path) -> list[Path]:
@@ -120,9 +118,7 @@ def pictures(one: Plan, results: Path) -> list[Path]:
 
     They are named after the task and the run, for a run's own folder is hard to guess.
     """
-    finished = [
-        (cfg, f) for cfg, f, s in zip(one.configs, one.folders, one.states(), strict=True) if s == "done"
-    ]
+    finished = [(cfg, f) for cfg, f, s in zip(one.configs, one.folders, one.states(), strict=True) if s == "done"]
     finished.sort(key=lambda pair: (pair[0].norm.name != "ln", pair[0].seed))
     copies: list[Path] = []
     for cfg, folder in finished[:1]:
@@ -168,12 +164,10 @@ def report(plans: Sequence[Plan], made: Sequence[str], worked: bool) -> int:
         finished = sum(state in FINISHED for state in states)
         print(f"{finished} of {len(folders)} cells finished, in {short_path(folders[0].parent)}")
     for folder, state in zip(folders, states, strict=True):
-        if state in ("failed", "diverged"):
-            error = str(read_json(folder / "status.json").get("error") or "see its train.log")
-            print(
-                f"{'error' if state == 'failed' else 'note'}: {short_path(folder)} {state}: {error}",
-                file=sys.stderr,
-            )
+        if state != "done":
+            word = "note" if state in FINISHED else "error"
+            error = read_json(folder / "status.json").get("error") or "see above"
+            print(f"{word}: {short_path(folder)} {state}: {error}", file=sys.stderr)
     return int(any(state not in FINISHED for state in states))
 
 

@@ -1,0 +1,81 @@
+"""What ``make bench`` and ``make estimate`` measure: the right products, whole steps, and budgets scaled up."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from experiments.compose import compose_cells
+from experiments.tasks import TASKS
+from scripts import bench, measure
+from tests.commands import make
+
+CPU = torch.device("cpu")
+CELL = ["task=pi_mnist", "norm=none", "profile=smoke", "device=cpu", "threads=1"]
+
+
+def test_the_floor_holds_every_product_of_a_step() -> None:
+    (cfg,) = compose_cells([CELL])
+    step = measure.Stepper(cfg, TASKS["pi_mnist"].data(cfg, CPU), CPU)
+    floor = bench.floor(step)
+    # Layers 784-32-32-10: three forward, three for weights, two for inputs (the images need no gradient).
+    first, second, last = 784 * 32, 32 * 32, 32 * 10
+    assert floor.count == 8
+    assert floor.gflop == pytest.approx(2 * cfg.train.batch_size * (2 * first + 3 * second + 3 * last) / 1e9)
+    assert floor() > 0
+
+
+def test_products_keep_their_layout() -> None:
+    x_NM = torch.randn(5, 3)
+    with bench.Recorder() as recorder:
+        torch.randn(4, 5) @ x_NM
+        torch.randn(4, 3) @ x_NM.T
+        torch.addmm(torch.zeros(3), torch.randn(4, 5), x_NM)
+        torch.randn(2, 4, 5) @ torch.randn(2, 5, 3)
+    assert [(tuple(a.shape), tuple(b.shape)) for a, b in recorder.found] == [
+        ((4, 5), (5, 3)), ((4, 3), (3, 5)), ((4, 5), (5, 3)), ((2, 4, 5), (2, 5, 3))
+    ]  # fmt: skip
+    floor = bench.Floor(recorder.found, CPU)
+    assert floor.calls[1][2].stride() == (1, 3), "a transposed factor stays one"
+    assert floor.gflop == pytest.approx(2 * (4 * 5 * 3 * 3 + 2 * 4 * 5 * 3) / 1e9)
+
+
+def test_every_round_times_every_norm() -> None:
+    order: list[str] = []
+    timers = {name: (lambda name=name: order.append(name) or 1.0) for name in ("none", "ln", "products")}
+    seconds = bench.turns(timers)
+    assert {len(taken) for taken in seconds.values()} == {bench.MOST_ROUNDS}
+    assert order[:6] == ["none", "ln", "products"] * 2, "they take turns"
+
+
+def test_a_measurement_is_scaled_to_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "SECONDS", 0.0)
+    (cfg,) = compose_cells([["task=draw", "norm=ln", "profile=smoke", "device=cpu", "threads=1"]])
+    found = measure.measure(cfg, jobs=2)
+    assert found["steps"] == 2 * 10 and found["evaluations"] == 2, "1,280 images in batches of 128, two epochs"
+    hours = (20 * found["ms_per_step"] / 1e3 + 2 * found["seconds_per_evaluation"]) / 3600
+    assert found["hours"] == pytest.approx(hours)
+    assert found["peak_mib"]["process"] > 50 and found["parameters"] > 0
+
+
+@pytest.mark.slow
+def test_bench_and_estimate_as_commands(results: Path) -> None:
+    words = ["TASK=pi_mnist", "PROFILE=smoke", "NORM=none,ln", "BATCH=4", "JOBS=2", "DEVICE=cpu"]
+    done = make("bench", *words, timeout=300)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((results / "bench" / "pi_mnist.json").read_text())
+    (batch,) = report["batches"]
+    assert report["profile"] == "smoke" and batch["batch_size"] == 4 and list(batch["norms"]) == ["none", "ln"]
+    for row in batch["norms"].values():
+        assert len(row["all_ms"]) >= 5 and row["peak_mib"]["process"] > 50
+        assert row["ms_per_step"] > 0 and row["examples_per_second"] == pytest.approx(4e3 / row["ms_per_step"])
+    assert batch["products"]["ms"] > 0 and "products alone" in done.stdout
+
+    done = make("estimate", *words, timeout=300)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[1].split()[:4] == ["norm", "batch", "ms/step", "steps"]
+    assert [line.split()[0] for line in lines[2:4]] == ["none", "ln"] and "all cells: " in done.stdout
