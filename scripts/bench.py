@@ -161,7 +161,8 @@ def bench_batch(batch: int, grid: Sequence[Cell], options: Options, jobs: int) -
 def show(result: dict[str, Any]) -> None:
     """Prints the table of one batch size."""
     products = result["products"]
-    print(f"batch {result['batch_size']}, {result['threads']} threads")
+    threads = result["threads"]
+    print(f"batch {result['batch_size']}, {threads} thread{'s' * (threads > 1)}")
     print(f"{'':<18}{'ms/step':>10}{'examples/s':>12}{'x products':>12}{'peak MiB':>10}")
     for norm, row in result["norms"].items():
         print(
@@ -169,9 +170,7 @@ def show(result: dict[str, Any]) -> None:
             f"{row['times_products']:>12.2f}{row['peak_mib']['process']:>10.0f}"
         )
     count, gflop = products["count"], products["gflop"]
-    print(
-        f"{'products alone':<18}{products['ms']:>10.2f}   {count} products, {gflop:.2f} GFLOP\n", flush=True
-    )
+    print(f"{'products alone':<18}{products['ms']:>10.2f}   {count} products, {gflop:.2f} GFLOP\n", flush=True)
 
 
 def main() -> int:

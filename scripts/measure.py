@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -50,9 +51,7 @@ class Stepper:
     def _indices(self) -> Iterator[torch.Tensor]:
         epoch = 0
         while True:
-            yield from (
-                i for i in self.data.epoch(epoch, self.cfg.seed) if len(i) == self.cfg.train.batch_size
-            )
+            yield from (i for i in self.data.epoch(epoch, self.cfg.seed) if len(i) == self.cfg.train.batch_size)
             epoch += 1
 
     def __call__(self) -> float:
@@ -60,9 +59,7 @@ class Stepper:
         self.step += 1
         start = time.perf_counter()
         self.noise.manual_seed(derive(self.cfg.seed, "noise", self.step))
-        training_step(
-            self.task, self.model, self.optimizer, self.data.batch(next(self.indices)), self.cfg, self.noise
-        )
+        training_step(self.task, self.model, self.optimizer, self.data.batch(next(self.indices)), self.cfg, self.noise)
         synchronize(self.device)
         return time.perf_counter() - start
 
@@ -75,9 +72,12 @@ def synchronize(device: torch.device) -> None:
 
 def peak_mib(device: torch.device) -> dict[str, float]:
     """Peak memory of this process so far, in MiB, and of the GPU if one is used."""
-    # Kilobytes on Linux, bytes on macOS.
-    unit = 2**20 if sys.platform == "darwin" else 2**10
-    peak = {"process": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit}
+    try:
+        # Not getrusage: on Linux its peak starts at that of the parent, which may be larger than all this.
+        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+        peak = {"process": int(status.split("VmHWM:")[1].split()[0]) / 2**10}
+    except (OSError, IndexError):
+        peak = {"process": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}  # bytes on macOS
     if device.type == "cuda":
         peak["gpu"] = torch.cuda.max_memory_allocated() / 2**20
     return peak
