@@ -38,7 +38,7 @@ ARGS  := $(foreach name,$(OPTIONS),$(name)="$$$(name)")
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup data reproduce sweep figures compare status estimate bench test lint clean
-.PHONY: python check-%
+.PHONY: python again
 
 help: ## list the targets and variables
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -56,14 +56,17 @@ check-%: python
 
 setup: python $(if $(NO_SETUP),,$(STAMP)) ## build .venv from the pinned requirements
 
-# The stamp comes last and goes first: an install that failed or was stopped is taken up again.
-$(STAMP): requirements.txt
+# The stamp comes last and goes first: an install that failed or was stopped is taken up again, and so is one whose
+# python is gone (an upgraded system).
+$(STAMP): requirements.txt $(if $(wildcard $(PY)),,again)
 	@rm -f "$@"
 	@echo "setup: installing the pinned requirements into $(VENV) (once; PyTorch is large, this takes minutes)"
 	@"$(PYTHON)" -m venv "$(VENV)" || { echo "error: could not make $(VENV); on Debian and Ubuntu install python3-venv" >&2; exit 2; }
 	@"$(PY)" -m pip install -q --disable-pip-version-check -r requirements.txt || { \
 	  echo "error: installing requirements.txt into $(VENV) failed; see above, then run make setup again" >&2; exit 2; }
 	@touch "$@"
+
+again:
 
 data: check-data setup ## fetch or check the data of TASK, and say where each file came from
 	@"$(PY)" -m scripts.get_data "$$TASK"

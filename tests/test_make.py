@@ -143,6 +143,8 @@ def test_a_failed_installation_is_taken_up_again(tmp_path: Path) -> None:
     (tmp_path / "tried").unlink()
     code, text = setup(python, venv)
     assert code == 0 and not (tmp_path / "tried").exists(), "an environment that is there is left alone"
+    (venv / "bin" / "python").unlink()
+    assert setup(python, venv)[0] == 0 and (tmp_path / "tried").exists(), "one without a python is made again"
 
 
 def test_requirements_are_exact_and_leave_omegaconf_to_hydra() -> None:
