@@ -27,6 +27,7 @@ from experiments.schema import (
     Config,
     ConfigError,
     config_sha,
+    cores,
     dump,
     identity,
     one_line,
@@ -212,7 +213,7 @@ def hardware(device: torch.device) -> dict[str, Any]:
     except OSError:
         pass
     gpu = torch.cuda.get_device_name() if device.type == "cuda" else None
-    return {"cpu": cpu, "cores": len(os.sched_getaffinity(0)), "gpu": gpu, "system": platform.system()}
+    return {"cpu": cpu, "cores": cores(), "gpu": gpu, "system": platform.system()}
 
 
 @contextmanager

@@ -41,7 +41,7 @@ def _hydra() -> Iterator[None]:
 
 def expand(overrides: Sequence[str]) -> list[list[str]]:
     """The cells of a multirun: one list of overrides each, in the order Hydra's basic sweeper runs them."""
-    with _hydra(), _translated():
+    with _hydra(), translated():
         parser = OverridesParser.create()
         given = parser.parse_overrides(list(overrides))
         if removed := [override.input_line for override in given if override.is_delete()]:
@@ -66,18 +66,19 @@ def expand(overrides: Sequence[str]) -> list[list[str]]:
 
 def compose_cells(cells: Sequence[Sequence[str]]) -> list[Config]:
     """The checked configuration of each cell. Raises ``ConfigError`` at the first that cannot work."""
-    with _hydra(), _translated():
+    with _hydra(), translated():
         return [resolve(compose("config", overrides=list(cell))) for cell in cells]
 
 
 def compose_raw(overrides: Sequence[str]) -> DictConfig:
     """The composed, unchecked configuration."""
-    with _hydra(), _translated():
+    with _hydra(), translated():
         return compose("config", overrides=list(overrides))
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def translated() -> Iterator[None]:
+    """Hydra's errors as ``ConfigError``, in one line."""
     try:
         yield
     except (HydraException, OmegaConfBaseException) as error:

@@ -273,7 +273,12 @@ def pick_device(name: str) -> torch.device:
 
 def pick_threads(threads: int, jobs: int) -> int:
     """Torch threads of one job: as asked, or the cores shared out between the jobs."""
-    return threads or max(1, len(os.sched_getaffinity(0)) // max(1, jobs))
+    return threads or max(1, cores() // max(1, jobs))
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def one_line(text: str) -> str:

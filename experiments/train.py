@@ -21,39 +21,56 @@ from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from experiments.cell import Outcome, run_cell
 from experiments.cli import guarded
-from experiments.compose import compose_cells, expand
+from experiments.compose import GROUPS, choices, compose_cells, expand, translated
 from experiments.progress import read_outcomes, shown
-from experiments.schema import CONFIGS, ConfigError, register, resolve
+from experiments.runs import RunError
+from experiments.schema import CONFIGS, ROOT, ConfigError, cores, register, resolve
 
 
 def job(raw: DictConfig) -> None:
     """What Hydra calls for each cell, in this process or a launcher's."""
     running = HydraConfig.get()
-    jobs = int(running.launcher.get("n_jobs") or 1) if str(running.mode).endswith("MULTIRUN") else 1
+    jobs = side_by_side(running.launcher.get("n_jobs")) if running.mode == RunMode.MULTIRUN else 1
     outcome = Outcome(Path(running.runtime.output_dir))
     run_cell(resolve(raw), outcome, list(running.overrides.task), jobs)
+
+
+def side_by_side(n_jobs: int | None) -> int:
+    """Jobs a launcher runs at a time. joblib counts negative numbers from the cores: -1 is one job per core."""
+    if not n_jobs:
+        return 1
+    return n_jobs if n_jobs > 0 else max(1, cores() + 1 + n_jobs)
 
 
 def main() -> int:
     """Checks all cells, hands them to Hydra, and reports."""
     arguments = sys.argv[1:]
     flags = [a for a in arguments if a.startswith("-")]
-    if set(flags) - {"-m", "--multirun"}:
-        register()
-        hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="config")(job)()
+    if {"-h", "--help"} & set(flags):
+        print((__doc__ or "").strip(), *(f"{group}=  {', '.join(choices(group))}" for group in GROUPS), sep="\n")
+        print("All other keys with their values: python -m experiments.train --cfg job task=draw")
+        return 0
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come here instead of ending the process
+    register()
+    if set(flags) - {"-m", "--multirun"}:  # --cfg job and the like: Hydra's own business
+        os.environ.setdefault("LN_SWEEP", str(ROOT / "results" / "sweeps" / "none"))
+        with translated():
+            hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="config")(job)()
         return 0
     cells = check(arguments, multirun=bool(flags))
     results = compose_cells(cells[:1])[0].results
     sweep = results / "sweeps" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-    sweep.mkdir(parents=True)
+    try:
+        sweep.mkdir(parents=True)
+    except OSError as error:
+        raise RunError(f"cannot create {sweep}: {error.strerror}; choose another LN_RESULTS") from None
     os.environ["LN_SWEEP"] = str(sweep)
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # exceptions come here instead of ending the process
     signal.signal(signal.SIGINT, lambda *_: _ask_to_stop(sweep))
-    register()
     try:
         with shown(sweep, len(cells)):
             hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="config")(job)()

@@ -17,6 +17,8 @@ import pytest
 import torch
 
 from experiments.runs import effective_state, read_json, read_metrics
+from experiments.schema import cores
+from experiments.train import side_by_side
 
 ROOT = Path(__file__).resolve().parent.parent
 CELL = ["task=pi_mnist", "profile=smoke", "device=cpu", "threads=1"]
@@ -161,6 +163,12 @@ def test_two_processes_never_share_a_run(tmp_path: Path) -> None:
     finish(first)
 
 
+def test_results_in_the_way_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    code, output = train(tmp_path / "file", *CELL)
+    assert code == 1 and output.strip().startswith("error: cannot create") and "Traceback" not in output
+
+
 def test_bad_input_exits_2_and_writes_nothing(tmp_path: Path) -> None:
     code, output = train(tmp_path, "task=draw", "+task.glmpses=3")
     assert code == 2 and not list(tmp_path.iterdir())
@@ -178,6 +186,15 @@ def test_damaged_data_is_one_line_and_leaves_nothing(tmp_path: Path, monkeypatch
     code, output = train(tmp_path / "results", *CELL)
     assert code == 1 and "Traceback" not in output
     assert "mnist" in output and not (tmp_path / "results" / "runs").exists()
+
+
+def test_jobs_side_by_side() -> None:
+    assert [side_by_side(n) for n in (None, 0, 1, 3, -1)] == [1, 1, 1, 3, cores()]
+
+
+def test_hydras_own_flags_work(tmp_path: Path) -> None:
+    code, output = train(tmp_path, "--cfg", "job", "task=draw", "profile=paper")
+    assert code == 0 and "glimpses: 64" in output and not list(tmp_path.iterdir())
 
 
 def test_meta_tells_what_made_the_run(whole: Path) -> None:
