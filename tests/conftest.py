@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -26,6 +27,14 @@ settings.register_profile(
     "suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("suite")
+
+
+@pytest.fixture(autouse=True)
+def torch_as_it_was() -> Iterator[None]:
+    """Undoes what ``experiments.cell.prepare`` sets for a whole process."""
+    yield
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(False)  # hypothesis refuses to work where denormals are flushed
 
 
 @pytest.fixture
