@@ -198,6 +198,8 @@ def resolve(raw: DictConfig) -> Config:
     _check_train(cfg.train)
     if cfg.logger.name not in ("local", "wandb"):
         raise ConfigError(f"logger.name={cfg.logger.name} is unknown: use local or wandb")
+    if cfg.logger.mode not in ("auto", "online", "offline"):
+        raise ConfigError(f"logger.mode={cfg.logger.mode} is unknown: use auto, online or offline")
     if cfg.threads < 0:
         raise ConfigError(f"threads={cfg.threads} must be 0 (cores / jobs) or more")
     if cfg.seed < 0:

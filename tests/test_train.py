@@ -141,7 +141,7 @@ def test_a_sweep_reports_the_cell_that_fails_and_finishes_the_others(tmp_path: P
     assert code == 1, output
     assert "error: pi_mnist ln batch 128 seed 0 failed: " in output and "is in use by" in output
     assert "diverged" in output and "Traceback" not in output
-    states = sorted((f.name[:4], read_json(f / "status.json").get("state")) for f in folders(tmp_path))
+    states = {(f.name[:4], read_json(f / "status.json").get("state")) for f in folders(tmp_path)}
     assert ("none", "done") in states and ("none", "diverged") in states
     code, output = train(tmp_path, *sweep)
     assert code == 3, output
@@ -155,9 +155,10 @@ def test_fail_fast_starts_no_further_cell(tmp_path: Path) -> None:
 
 
 def test_two_processes_never_share_a_run(tmp_path: Path) -> None:
-    first = start(tmp_path, *CELL, *LONG)
+    endless = ["train.budget=1e6", "train.eval_every=60"]
+    first = start(tmp_path, *CELL, *endless)
     wait_for(lambda: [f for f in folders(tmp_path) if (f / "metrics.jsonl").exists()], first)
-    code, output = train(tmp_path, *CELL, *LONG)
+    code, output = train(tmp_path, *CELL, *endless)
     assert code == 1 and f"is in use by process {first.pid}" in output
     os.killpg(first.pid, signal.SIGINT)
     finish(first)
