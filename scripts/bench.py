@@ -32,7 +32,8 @@ from experiments.tasks import TASKS
 from scripts.measure import Stepper, in_subprocess, synchronize
 from scripts.options import Options, from_command_line
 
-WARM_UP, LEAST_ROUNDS, MOST_ROUNDS, SECONDS = 2, 5, 50, 15.0
+WARM_UP, LEAST_ROUNDS, MOST_ROUNDS, SECONDS = 2, 7, 50, 15.0
+TURN_SECONDS = 0.1
 ATEN = torch.ops.aten
 # Operation -> positions of its two factors.
 PRODUCTS = {
@@ -88,6 +89,20 @@ class Floor:
         return time.perf_counter() - start
 
 
+class Update:
+    """The optimiser's part of a step, alone, on the gradients of the last one."""
+
+    def __init__(self, step: Stepper) -> None:
+        self.optimizer, self.device = step.optimizer, step.device
+
+    def __call__(self) -> float:
+        """Makes one update. Returns seconds."""
+        start = time.perf_counter()
+        self.optimizer.step()
+        synchronize(self.device)
+        return time.perf_counter() - start
+
+
 def _like(x: Tensor) -> Tensor:
     """Random values in the layout of ``x``; where that repeats memory (a broadcast), in one of its own."""
     if any(stride == 0 and size > 1 for stride, size in zip(x.stride(), x.shape, strict=True)):
@@ -103,16 +118,21 @@ def floor(step: Stepper) -> Floor:
 
 
 def turns(timers: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
-    """Runs the timers in turn, round after round. Returns seconds per round, warm-up left out."""
+    """Runs the timers in turn, round after round. Returns seconds per call and round, warm-up left out.
+
+    A turn lasts a tenth of a second, however short the call, and its first call does not count: the caches that the
+    others left behind would be what is measured.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in timers}
     start = time.perf_counter()
     for number in range(WARM_UP + MOST_ROUNDS):
         if number == WARM_UP:
             start = time.perf_counter()
         for name, timer in timers.items():
-            taken = timer()
+            first = timer()
+            taken = [timer() for _ in range(max(1, int(TURN_SECONDS / first)))] if first < TURN_SECONDS else [first]
             if number >= WARM_UP:
-                seconds[name].append(taken)
+                seconds[name].append(statistics.fmean(taken))
         if number + 1 >= WARM_UP + LEAST_ROUNDS and time.perf_counter() - start > SECONDS:
             break
     return seconds
@@ -132,8 +152,8 @@ def bench_batch(batch: int, grid: Sequence[Cell], options: Options, jobs: int) -
     data = TASKS[first.task.name].data(first, device)
     steps = {norm: Stepper(cfg, data, device) for norm, cfg in configs.items()}
     products = floor(next(iter(steps.values())))
-    seconds = turns({**steps, "products": products})
-    of_products = seconds.pop("products")
+    seconds = turns({**steps, "products": products, "optimizer": Update(next(iter(steps.values())))})
+    of_products, of_optimizer = seconds.pop("products"), seconds.pop("optimizer")
     result: dict[str, Any] = {
         "batch_size": batch,
         "threads": torch.get_num_threads(),
@@ -142,6 +162,10 @@ def bench_batch(batch: int, grid: Sequence[Cell], options: Options, jobs: int) -
             "count": products.count,
             "gflop": products.gflop,
             "all_ms": [round(1e3 * s, 3) for s in of_products],
+        },
+        "optimizer": {
+            "ms": 1e3 * statistics.median(of_optimizer),
+            "all_ms": [round(1e3 * s, 3) for s in of_optimizer],
         },
         "norms": {},
     }

@@ -22,6 +22,7 @@ from experiments.analysis.collect import Collection, Run, collect
 from experiments.analysis.groups import experiment_groups
 from experiments.cli import guarded
 from experiments.grid import cells, experiment_names, load_figure
+from experiments.runs import read_json
 from experiments.schema import CONFIGS, ROOT
 from experiments.tasks import TASKS
 
@@ -115,6 +116,22 @@ def costs() -> str:
     return table(head, rows) if rows else "No runs are published yet."
 
 
+def benches() -> str:
+    """One training step at paper sizes: each norm's, and what its parts take alone."""
+    rows = []
+    for path in sorted((PUBLISHED / "bench").glob("*.json")):
+        report_ = read_json(path)
+        machine = f"{report_['hardware']['cpu']}, {report_['device']}"
+        for batch in report_["batches"]:
+            parts = {f"whole step, `{norm}`": row["ms_per_step"] for norm, row in batch["norms"].items()}
+            parts |= {f"{part} alone": batch[part]["ms"] for part in ("products", "optimizer")}
+            for part, ms in parts.items():
+                where = f"{machine}, {batch['threads']} threads"
+                rows.append([f"`{report_['task']}`", str(batch["batch_size"]), part, f"{ms:.2f}", where])
+    head = ["task", "batch", "what", "ms (median)", "on"]
+    return table(head, rows) if rows else "Nothing is published yet."
+
+
 def glossary() -> str:
     """Every logged metric."""
     rows = [
@@ -129,6 +146,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "profiles": profiles,
     "results": results,
     "costs": costs,
+    "benches": benches,
     "glossary": glossary,
 }
 

@@ -51,6 +51,12 @@ def test_every_round_times_every_norm() -> None:
     assert order[:6] == ["none", "ln", "products"] * 2, "they take turns"
 
 
+def test_a_short_call_fills_its_turn_and_its_first_call_does_not_count() -> None:
+    calls = iter([5 * bench.TURN_SECONDS, *([bench.TURN_SECONDS / 4] * 10_000)])
+    seconds = bench.turns({"long first": lambda: next(calls)})["long first"]
+    assert seconds == pytest.approx([bench.TURN_SECONDS / 4] * bench.MOST_ROUNDS)
+
+
 def test_a_measurement_is_scaled_to_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "SECONDS", 0.0)
     (cfg,) = compose_cells([["task=draw", "norm=ln", "profile=smoke", "device=cpu", "threads=1"]])
@@ -73,6 +79,7 @@ def test_bench_and_estimate_as_commands(results: Path) -> None:
         assert len(row["all_ms"]) >= 5 and row["peak_mib"]["process"] > 50
         assert row["ms_per_step"] > 0 and row["examples_per_second"] == pytest.approx(4e3 / row["ms_per_step"])
     assert batch["products"]["ms"] > 0 and "products alone" in done.stdout
+    assert 0 < batch["optimizer"]["ms"] < batch["norms"]["none"]["ms_per_step"]
 
     done = make("estimate", *words, timeout=300)
     assert done.returncode == 0, done.stderr
