@@ -21,7 +21,7 @@ from torch import nn
 
 from data.fetch import DataError, Source
 from experiments.loop import Trainer, initial_model
-from experiments.runs import FINISHED, Run, RunError, now, write_atomic
+from experiments.runs import FINISHED, Run, RunError, now, read_json, write_atomic
 from experiments.schema import (
     ROOT,
     Config,
@@ -51,11 +51,20 @@ class Outcome:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.sweep = folder.parent
-        folder.mkdir(parents=True, exist_ok=True)
 
     def write(self, state: str, name: str, run: Path | None = None, error: str | None = None) -> None:
+        """Writes the record; on a full disk, the error at least reaches the screen."""
         record = {"state": state, "name": name, "run": str(run) if run else None, "error": error}
-        write_atomic(self.folder / "outcome.json", json.dumps(record))
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_atomic(self.folder / "outcome.json", json.dumps(record))
+        except (OSError, RunError) as full:
+            print(f"error: {name} {state}: {error or full}", file=sys.stderr)
+
+    def ask_to_stop(self) -> None:
+        """No further cell of the sweep starts, and running ones save and stop."""
+        self.sweep.mkdir(parents=True, exist_ok=True)
+        (self.sweep / "stop").touch()
 
     def stop_asked(self) -> bool:
         return (self.sweep / "stop").exists()
@@ -74,25 +83,31 @@ def run_cell(cfg: Config, outcome: Outcome, overrides: Sequence[str], jobs: int)
         outcome.write("skipped", name)
         return "skipped"
     folder: Path | None = None
-    try:
-        device = prepare(cfg, jobs)
-        task = TASKS[cfg.task.name]
-        data = task.data(cfg, device)
-        folder = run_folder(cfg, data.source)
-        with Run(folder, dump(cfg), describe(cfg, data.source, folder.name, device, overrides)) as run:
-            if run.state() in FINISHED:
-                outcome.write("unchanged" if run.state() == "done" else run.state(), name, folder)
-                return "unchanged"
-            outcome.write("running", name, folder)
-            with _logged(folder / "train.log"):
-                state, error = _train(task, cfg, data, run, device, outcome)
-    except (ConfigError, DataError, RunError) as known:
-        state, error = "failed", str(known)
-    except Exception as unknown:  # anything before the run folder exists
-        state, error = "failed", f"{type(unknown).__name__}: {one_line(str(unknown))}"
-        logging.getLogger("suite").debug("cell failed", exc_info=True)
+    error: str | None = None
+    with _console():
+        try:
+            device = prepare(cfg, jobs)
+            task = TASKS[cfg.task.name]
+            data = task.data(cfg, device)
+            folder = run_folder(cfg, data.source)
+            with Run(folder, dump(cfg), describe(cfg, data.source, folder.name, device, overrides)) as run:
+                state = run.state()
+                if state in FINISHED:
+                    # A run that diverged once would do so again: it is told of, and left alone.
+                    error = read_json(folder / "status.json").get("error")
+                    outcome.write("unchanged" if state == "done" else state, name, folder, error)
+                    return "unchanged"
+                outcome.write("running", name, folder)
+                if not cfg.threads:  # another number of threads would round differently
+                    torch.set_num_threads(run.meta["threads"])
+                with _logged(folder / "train.log"):
+                    state, error = _train(task, cfg, data, run, device, outcome)
+        except (ConfigError, DataError, RunError) as known:
+            state, error = "failed", str(known)
+        except Exception as unknown:  # anything before the run folder exists
+            state, error = "failed", f"{type(unknown).__name__}: {one_line(str(unknown))}"
     if state == "failed" and cfg.fail_fast:
-        (outcome.sweep / "stop").touch()
+        outcome.ask_to_stop()
     outcome.write(state, name, folder, error)
     return state
 
@@ -106,41 +121,54 @@ def _train(
     try:
         with _signals(outcome) as stop:
             model = initial_model(task, cfg, device)
-            run.write_meta(parameters=sum(p.numel() for p in model.parameters()))
+            session = {**git_state(), "threads": torch.get_num_threads(), "device": str(device), "started": now()}
+            run.write_meta(
+                parameters=sum(p.numel() for p in model.parameters()),
+                sessions=[*run.meta.get("sessions", []), session],
+            )
             tracker = Tracker.start(asdict(cfg), run.meta, run.folder, {**asdict(cfg.logger), "dir": str(cfg.results)})
             trainer = Trainer(task, cfg, data, model, run, tracker, device, lambda: stop() or outcome.stop_asked())
             state = trainer.train()
-            if state == "done":
-                _pictures(task, cfg, data, model, run, tracker)
+            if state != "interrupted":
+                _pictures(task, cfg, data, model, run, tracker, state)
+            error = trainer.close(state)
     except (ConfigError, DataError, RunError) as known:
-        error = str(known)
+        state, error = _failed(run, str(known))
     except Exception as unknown:
-        error = f"{type(unknown).__name__}: {one_line(str(unknown))} (traceback: {run.folder / 'train.log'})"
         log.exception("failed")
-    if error is not None:
-        state = "failed"
-        log.error(error)
-        try:
-            run.write_status("failed", error=error)
-        except RunError:
-            pass  # a full disk: the outcome still says what happened
-    tracker.finish(0 if state in ("done", "interrupted") else 1)
+        where = run.folder / "train.log"
+        state, error = _failed(run, f"{type(unknown).__name__}: {one_line(str(unknown))} (traceback: {where})")
+    finally:
+        tracker.finish(0 if state in ("done", "interrupted") else 1)
     return state, error
 
 
-def _pictures(task: Task, cfg: Config, data: Data, model: nn.Module, run: Run, tracker: Tracker) -> None:
-    """Samples and the learning curve. The run is done: a picture that fails costs a warning, not the result."""
+def _failed(run: Run, error: str) -> tuple[str, str]:
+    log.error(error)
+    try:
+        run.write_status("failed", error=error)
+    except RunError:
+        pass  # a full disk: the outcome still says what happened
+    return "failed", error
+
+
+def _pictures(
+    task: Task, cfg: Config, data: Data, model: nn.Module, run: Run, tracker: Tracker, state: str
+) -> None:
+    """The task's pictures, if the run is done, and the learning curve. One that fails costs a warning, no result."""
     from experiments.analysis.figures import run_curve
     from experiments.rng import derive
 
+    paths: list[Path] = []
     try:
-        model.eval()
-        with torch.no_grad():
-            paths = list(task.plots(model, data, cfg, run.folder, derive(cfg.seed, "plots")))
+        if state == "done":
+            model.eval()
+            with torch.no_grad():
+                paths += task.plots(model, data, cfg, run.folder, derive(cfg.seed, "plots"))
         paths.append(run_curve(run.folder))
     except Exception as error:
-        log.warning("no pictures: %s", error, exc_info=True)
-        return
+        log.warning("no pictures: %s (traceback: %s)", one_line(str(error)), run.folder / "train.log")
+        log.info("the traceback", exc_info=True)
     for path in paths:
         tracker.figure(path)
 
@@ -225,7 +253,7 @@ def _signals(outcome: Outcome) -> Iterator[Any]:
         if asked:
             raise KeyboardInterrupt
         asked.append(number)
-        (outcome.sweep / "stop").touch()
+        outcome.ask_to_stop()
 
     old = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -235,26 +263,45 @@ def _signals(outcome: Outcome) -> Iterator[Any]:
             signal.signal(number, handler)
 
 
+LOGGERS = ("suite", "data", "py.warnings")  # ours, the data sets', and what libraries warn of
+
+
 @contextmanager
-def _logged(path: Path) -> Iterator[None]:
-    """Everything the suite logs, and every warning, goes to the run's ``train.log``."""
-    handler = logging.FileHandler(path)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    warnings_log = logging.getLogger("py.warnings")
-    logging.captureWarnings(True)
-    console = logging.StreamHandler(sys.stderr)
-    console.setLevel(logging.WARNING)
-    console.setFormatter(logging.Formatter("%(levelname)s: %(message)s"))
-    log.setLevel(logging.INFO)
-    for logger in (log, warnings_log):
-        logger.addHandler(handler)
-        logger.propagate = False
-    warnings_log.addHandler(console)
+def _handled(handler: logging.Handler) -> Iterator[None]:
+    """The handler on all of ``LOGGERS`` for a while."""
+    logging.raiseExceptions = False  # a full disk is told of once, by the run store, without tracebacks
+    for name in LOGGERS:
+        logging.getLogger(name).addHandler(handler)
+        logging.getLogger(name).propagate = False
     try:
         yield
     finally:
-        for logger in (log, warnings_log):
-            logger.removeHandler(handler)
-        warnings_log.removeHandler(console)
-        logging.captureWarnings(False)
+        for name in LOGGERS:
+            logging.getLogger(name).removeHandler(handler)
         handler.close()
+
+
+@contextmanager
+def _console() -> Iterator[None]:
+    """Warnings on the screen, in one line each; errors are reported at the end of the sweep."""
+    console = logging.StreamHandler(sys.stderr)
+    console.setLevel(logging.WARNING)
+    console.addFilter(lambda record: record.levelno < logging.ERROR and record.name != "py.warnings")
+    console.setFormatter(logging.Formatter("warning: %(message)s"))
+    with _handled(console):
+        yield
+
+
+@contextmanager
+def _logged(path: Path) -> Iterator[None]:
+    """Everything the suite logs, and every library's warning, goes to the run's ``train.log``."""
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.captureWarnings(True)
+    for name in LOGGERS[:2]:
+        logging.getLogger(name).setLevel(logging.INFO)
+    try:
+        with _handled(handler):
+            yield
+    finally:
+        logging.captureWarnings(False)

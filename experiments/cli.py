@@ -20,10 +20,13 @@ def guarded(main: Callable[[], int | None]) -> None:
     except (DataError, RunError) as error:
         print(f"error: {error}", file=sys.stderr)
         code = 1
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):  # the reader of our output has gone: nobody to tell
+            sys.stderr.close()
+        else:
+            print(f"error: {error.filename or 'input or output'}: {error.strerror or error}", file=sys.stderr)
+        code = 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         code = 130
-    except BrokenPipeError:
-        sys.stderr.close()
-        code = 1
     sys.exit(code)

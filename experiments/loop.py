@@ -2,7 +2,7 @@
 
 Order of a step: batch, loss (stop if not finite), backward, clip, optimiser. After a step, in this order: evaluation
 and its metrics when due, then a checkpoint. So a checkpoint at step k always has the metrics up to k on disk, and a
-resumed run forgets the ones after. The training clock stands still during evaluation and writing. All randomness is
+resumed run forgets the ones after. The training clock stands still during evaluation and checkpoints. All randomness is
 a function of (seed, purpose, step or epoch), so resuming restores nothing but tensors and counters, and evaluation
 cannot disturb training.
 """
@@ -40,14 +40,18 @@ def make_optimizer(model: nn.Module, cfg: Config) -> torch.optim.Optimizer:
 def training_step(
     task: Task, model: nn.Module, optimizer: torch.optim.Optimizer, batch: Any, cfg: Config, noise: torch.Generator
 ) -> tuple[float, Any]:
-    """One update. Returns the loss and the sums to average; no update is made if the loss is not finite."""
+    """One update. Returns the loss and the sums to average.
+
+    No update is made if the loss, or the gradient norm where it is computed, is not finite; the loss is then NaN.
+    """
     loss = task.loss(model, batch, cfg, noise)
     value = loss.mean.item()
     if math.isfinite(value):
         optimizer.zero_grad()
         loss.mean.backward()
         if cfg.train.clip is not None:
-            nn.utils.clip_grad_norm_(model.parameters(), cfg.train.clip)
+            if not math.isfinite(nn.utils.clip_grad_norm_(model.parameters(), cfg.train.clip).item()):
+                return math.nan, loss.sums
         optimizer.step()
     return value, loss.sums
 
@@ -107,7 +111,7 @@ class Trainer:
         self._start: tuple[int, float] = (0, self._mark)
 
     def train(self) -> str:
-        """Runs to the end. Returns the final state: ``done``, ``diverged`` or ``interrupted``."""
+        """Runs to the end. Returns the state to ``close`` with: ``done``, ``diverged`` or ``interrupted``."""
         self._resume()
         self.model.train()
         self._tell("running")
@@ -116,21 +120,20 @@ class Trainer:
         while not self._finished():
             for batch in self._epoch():
                 if not self._step(batch):
-                    return self._end("diverged")
-                due = self._evaluation_due()
-                if due or self._finished():
-                    if not self._evaluate():
-                        return self._end("diverged")
-                if due or self._finished() or time.perf_counter() - self._saved > self.cfg.train.checkpoint_seconds:
-                    self._save()
+                    return "diverged"
+                due = self._evaluation_due() or self._finished()
+                if due and not self._evaluate():
+                    return "diverged"
+                if due or time.perf_counter() - self._saved > self.cfg.train.checkpoint_seconds:
+                    if not self._save():
+                        return "diverged"
                 if self._finished():
                     break
                 if time.perf_counter() - self._told > STATUS_SECONDS:
                     self._tell("running")
                     if self.should_stop():
-                        self._save()
-                        return self._end("interrupted")
-        return self._end("done")
+                        return "interrupted" if self._save() else "diverged"
+        return "done"
 
     def total_steps(self) -> int:
         """Steps of the whole budget (an estimate if epochs differ in length)."""
@@ -210,13 +213,17 @@ class Trainer:
         self.at.train_seconds += time.perf_counter() - self._mark
         self._mark = time.perf_counter()
 
-    def _save(self) -> None:
+    def _save(self) -> bool:
+        """Saves a checkpoint; false, and nothing saved, if a weight is no longer finite."""
         self._stop_clock()
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in self.model.parameters()):
+            return False
         position = {**vars(self.at), "sums": {k: list(v) for k, v in self.at.sums.items()}}
         self.run.save_checkpoint(
             {"position": position, "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
         )
         self._mark = self._saved = time.perf_counter()
+        return True
 
     def _resume(self) -> None:
         payload = self.run.load_checkpoint()
@@ -246,14 +253,18 @@ class Trainer:
         )
         self._told = time.perf_counter()
 
-    def _end(self, state: str) -> str:
+    def close(self, state: str) -> str | None:
+        """Writes the final status; after the pictures, so that a run that is done has them. Returns its error."""
         error = None
         if state == "diverged":
-            error = f"loss or metric not finite at step {self.at.step}; the last good checkpoint is kept"
+            error = (
+                f"a loss, gradient, weight or evaluated value is not finite at step {self.at.step}; "
+                "the last good checkpoint is kept"
+            )
             log.error(error)
         self.run.write_meta(ended=now())
         self._tell(state, error)
-        return state
+        return error
 
 
 def _number(total: Tensor | float) -> float:

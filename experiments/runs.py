@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import math
 import os
 import socket
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -22,6 +22,7 @@ import torch
 
 from experiments.schema import config_sha, load_saved, one_line
 
+log = logging.getLogger("suite")
 FORMAT = 1  # of checkpoints
 FINISHED = ("done", "diverged")  # states that a second start leaves alone
 
@@ -91,9 +92,8 @@ class Run:
 
     Args:
         folder: the run's folder; created if new.
-        config_sha: what the folder's configuration must hash to.
         config_text: resolved configuration, YAML.
-        meta: what ``meta.json`` of a new run says; must hold ``config_sha``.
+        meta: what ``meta.json`` of a new run says; its ``config_sha`` is what the folder's configuration must hash to.
 
     Raises:
         RunError: locked by a live process, or edited by hand, or not writable.
@@ -115,12 +115,17 @@ class Run:
         self._metrics: IO[str] | None = None
 
     def _acquire(self) -> None:
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._lock.seek(0)
-            holder = self._lock.read().strip() or "another process"
-            raise RunError(f"{self.folder} is in use by {holder}: wait for it, or stop it first") from None
+        for tries_left in (3, 2, 1, 0):
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if tries_left:  # someone may only be looking (``is_locked``)
+                    time.sleep(0.05)
+                    continue
+                self._lock.seek(0)
+                holder = self._lock.read().strip() or "another process"
+                raise RunError(f"{self.folder} is in use by {holder}: wait for it, or stop it first") from None
         self._lock.seek(0)
         self._lock.truncate()
         self._lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
@@ -134,7 +139,7 @@ class Run:
         if known and config_path.exists():
             if known.get("config_sha") != meta["config_sha"] or saved_sha(config_path) != meta["config_sha"]:
                 raise RunError(
-                    f"{config_path} no longer matches the hash in the folder's name ({meta['config_sha'][:8]}): "
+                    f"{config_path} no longer matches the hash in the folder's name ({meta['identity'][:8]}): "
                     "it or meta.json was edited; restore them or delete the folder"
                 )
             self.meta = known
@@ -211,9 +216,10 @@ class Run:
                 reason = f"format {payload['format']}, expected {FORMAT}"
             except Exception as error:  # whatever a damaged file makes torch raise
                 reason = f"{type(error).__name__} {one_line(str(error))[:120]}".strip()
-            warnings.warn(f"{path} cannot be read ({reason}); trying the one before", stacklevel=2)
+                path.unlink()  # or the next save would keep it as the one before, and drop the good one
+            log.warning("%s cannot be read (%s); trying the one before", path, reason)
         if found:
-            warnings.warn(f"{self.folder}: no readable checkpoint; starting from the beginning", stacklevel=2)
+            log.warning("%s: no readable checkpoint; starting from the beginning", self.folder)
         return None
 
     def __enter__(self) -> Run:

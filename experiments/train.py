@@ -29,7 +29,7 @@ from experiments.cli import guarded
 from experiments.compose import GROUPS, choices, compose_cells, expand, translated
 from experiments.progress import read_outcomes, shown
 from experiments.runs import RunError
-from experiments.schema import CONFIGS, ROOT, ConfigError, cores, register, resolve
+from experiments.schema import CONFIGS, ROOT, ConfigError, cores, one_line, register, resolve
 
 
 def job(raw: DictConfig) -> None:
@@ -70,11 +70,18 @@ def main() -> int:
     except OSError as error:
         raise RunError(f"cannot create {sweep}: {error.strerror}; choose another LN_RESULTS") from None
     os.environ["LN_SWEEP"] = str(sweep)
-    signal.signal(signal.SIGINT, lambda *_: _ask_to_stop(sweep))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: _ask_to_stop(sweep))
     try:
-        with shown(sweep, len(cells)):
-            hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="config")(job)()
-        return report(read_outcomes(sweep), len(cells))
+        broken = 0
+        try:
+            with shown(sweep, len(cells)):
+                hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="config")(job)()
+        except Exception as error:  # a worker that was killed, say: the other cells still have to be told of
+            print(f"error: the sweep broke off: {type(error).__name__}: {one_line(str(error))}", file=sys.stderr)
+            broken = 1
+        code = report(read_outcomes(sweep), len(cells))
+        return broken or code
     finally:
         shutil.rmtree(sweep, ignore_errors=True)
 

@@ -30,8 +30,10 @@ def publish(folder: Path, target: Path) -> str | None:
     missing = [name for name in FILES if not (folder / name).exists()]
     if missing:
         return f"{', '.join(missing)} missing: start the run again"
-    git = read_json(folder / "meta.json").get("git") or {}
-    if not git.get("commit") or git.get("dirty"):
+    meta = read_json(folder / "meta.json")
+    for git in (meta.get("git") or {}, *meta.get("sessions", [])):  # a resumed run was made by several states of code
+        if git.get("commit") and not git.get("dirty"):
+            continue
         return "made with uncommitted changes or outside git: commit, delete the run and make it again"
     target.mkdir(parents=True, exist_ok=True)
     for name in FILES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from pathlib import Path
@@ -37,7 +38,9 @@ def run(cfg: Config, folder: Path, task: ToyTask | None = None, stop: Any = None
         trainer = Trainer(
             task, cfg, data, initial_model(task, cfg, CPU), opened, Tracker(), CPU, stop or (lambda: False)
         )
-        return trainer.train(), data, trainer
+        state = trainer.train()
+        trainer.close(state)
+        return state, data, trainer
 
 
 def numbers(folder: Path) -> list[dict[str, Any]]:
@@ -164,6 +167,37 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:
     assert status["state"] == "diverged" and status["loss"] is None and "step 12" in status["error"]
     assert torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["position"]["step"] == 10
     assert all(torch.isfinite(value).all() for value in final_model(tmp_path / "run").values())
+
+
+def test_a_gradient_that_is_not_finite_stops_the_run_before_it_moves_a_weight(tmp_path: Path) -> None:
+    class Infinite(ToyTask):
+        def loss(self, model: Any, batch: Any, cfg: Any, generator: Any) -> Any:
+            loss = super().loss(model, batch, cfg, generator)
+            if self.steps < 7:
+                return loss
+            root = (model.weight - model.weight.detach()).square().sum().sqrt()  # 0, with a slope of 0 * inf
+            return dataclasses.replace(loss, mean=loss.mean + root)
+
+    state, data, trainer = run(toy_config(tmp_path, clip=10.0, checkpoint_seconds=1e-9), tmp_path / "run", Infinite())
+    assert state == "diverged" and len(data.seen) == 7
+    assert all(torch.isfinite(value).all() for value in trainer.model.state_dict().values())
+
+
+def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
+    task = ToyTask()
+    cfg = toy_config(tmp_path, checkpoint_seconds=1e-9)
+    seen: list[Any] = []
+
+    def break_a_weight(step: int) -> None:
+        if step == 4:
+            seen[0].data.fill_(float("nan"))
+
+    task.on_step = break_a_weight
+    model = task.model
+    task.model = lambda *a: seen.append((m := model(*a)).weight) or m  # type: ignore[method-assign]
+    state, data, _ = run(cfg, tmp_path / "run", task)
+    assert state == "diverged" and len(data.seen) == 4
+    assert torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["position"]["step"] == 3
 
 
 def test_an_evaluated_value_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:

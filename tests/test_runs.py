@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -76,22 +77,26 @@ def test_status_of_a_live_run_is_running(tmp_path: Path, cfg: Config) -> None:
         assert read_json(tmp_path / "run" / "status.json")["loss"] is None
 
 
-def test_the_newest_two_checkpoints_are_kept_and_a_damaged_one_falls_back(tmp_path: Path, cfg: Config) -> None:
+def test_the_newest_two_checkpoints_are_kept_and_a_damaged_one_falls_back(
+    tmp_path: Path, cfg: Config, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("suite"), "propagate", True)
     with open_run(tmp_path / "run", cfg) as run:
         for step in (1, 2, 3):
             run.save_checkpoint({"step": step})
         assert sorted(p.name for p in run.folder.glob("*.pt")) == ["checkpoint.prev.pt", "checkpoint.pt"]
         newest = run.folder / "checkpoint.pt"
         newest.write_bytes(newest.read_bytes()[:100])
-        with pytest.warns(UserWarning, match="checkpoint.pt cannot be read.*trying the one before"):
-            payload = run.load_checkpoint()
+        payload = run.load_checkpoint()
         assert payload is not None and payload["step"] == 2
-        newest.unlink()  # killed between the two renames
+        assert f"{newest} cannot be read" in caplog.text and "trying the one before" in caplog.text
+        run.save_checkpoint({"step": 4})
+        (run.folder / "checkpoint.pt").unlink()  # killed between the two renames: the good one is still there
         payload = run.load_checkpoint()
         assert payload is not None and payload["step"] == 2
         (run.folder / "checkpoint.prev.pt").write_bytes(b"")
-        with pytest.warns(UserWarning, match="no readable checkpoint; starting from the beginning"):
-            assert run.load_checkpoint() is None
+        assert run.load_checkpoint() is None
+        assert "no readable checkpoint; starting from the beginning" in caplog.text
 
 
 def test_checkpoints_hold_nothing_but_tensors_and_plain_python(tmp_path: Path, cfg: Config) -> None:
@@ -171,6 +176,44 @@ def test_a_finished_run_is_left_alone(tmp_path: Path, cfg: Config) -> None:
     before = {p.name: p.stat().st_mtime_ns for p in folder.iterdir() if p.name != "lock"}
     assert run_cell(cfg, Outcome(tmp_path / "sweep" / "1"), [], 1) == "unchanged"
     assert before == {p.name: p.stat().st_mtime_ns for p in folder.iterdir() if p.name != "lock"}
+
+
+def test_a_resumed_run_keeps_its_threads_and_notes_each_session(
+    tmp_path: Path, cfg: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another number of threads rounds differently, so a resumed run would not be bit-equal."""
+    cfg.threads = 0
+    threads: list[int] = []
+    task = ToyTask(on_step=lambda step: threads.append(torch.get_num_threads()))
+    monkeypatch.setitem(TASKS, "toy", task)  # type: ignore[arg-type]
+    monkeypatch.setattr("experiments.schema.cores", lambda: 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(ToyTask, "evaluate", lambda *_: 1 / 0)
+        assert run_cell(cfg, Outcome(tmp_path / "sweep" / "0"), [], jobs=2) == "failed"
+    assert run_cell(cfg, Outcome(tmp_path / "sweep" / "1"), [], jobs=1) == "done"
+    assert set(threads) == {1}
+    meta = read_json(run_folder(cfg, ToyData(cfg).source) / "meta.json")
+    assert [session["threads"] for session in meta["sessions"]] == [1, 1]
+    assert {"commit", "dirty", "device", "started"} < set(meta["sessions"][0])
+
+
+def test_a_run_that_diverged_says_why_and_says_it_again(tmp_path: Path, cfg: Config) -> None:
+    cfg.task.bad_step = 12
+    for number in ("0", "1"):
+        run_cell(cfg, Outcome(tmp_path / "sweep" / number), [], 1)
+        outcome = read_json(tmp_path / "sweep" / number / "outcome.json")
+        assert outcome["state"] == "diverged" and "not finite at step 12" in outcome["error"]
+    assert (Path(outcome["run"]) / "curve.png").exists()
+
+
+def test_killed_at_the_pictures_they_are_made_by_the_next_start(
+    tmp_path: Path, cfg: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("experiments.analysis.figures.run_curve", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        run_cell(cfg, Outcome(tmp_path / "sweep" / "0"), [], 1)
+    assert run_cell(cfg, Outcome(tmp_path / "sweep" / "1"), [], 1) == "done"
+    assert (run_folder(cfg, ToyData(cfg).source) / "curve.png").exists()
 
 
 def test_stale_temporary_files_are_removed(tmp_path: Path, cfg: Config) -> None:

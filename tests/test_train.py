@@ -22,7 +22,9 @@ from experiments.train import side_by_side
 
 ROOT = Path(__file__).resolve().parent.parent
 CELL = ["task=pi_mnist", "profile=smoke", "device=cpu", "threads=1"]
+LAUNCHER = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
 LONG = ["train.budget=150", "train.eval_every=15", "train.checkpoint_seconds=0.1"]  # 600 steps
+SIDE_BY_SIDE = ["-m", *CELL, "seed=0,1", "train.budget=1e6", "train.eval_every=60"]
 
 
 def start(results: Path, *arguments: str, cwd: Path = ROOT) -> subprocess.Popen[str]:
@@ -127,7 +129,6 @@ def test_a_second_start_changes_nothing(whole: Path) -> None:
 def test_a_sweep_reports_the_cell_that_fails_and_finishes_the_others(tmp_path: Path) -> None:
     """Cells side by side; one is locked by another process, one diverges."""
     sweep = ["-m", *CELL, "norm=none,ln", "train.lr=1e-3", "train.budget=1"]
-    launcher = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
     code, output = train(tmp_path, *sweep)
     assert code == 0, output
     (locked,) = [f for f in folders(tmp_path) if f.name.startswith("ln")]
@@ -137,14 +138,38 @@ def test_a_sweep_reports_the_cell_that_fails_and_finishes_the_others(tmp_path: P
     with open(locked / "lock") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         sweep[-2] = "train.lr=1e-3,1e37"
-        code, output = train(tmp_path, *sweep, *launcher)
+        code, output = train(tmp_path, *sweep, *LAUNCHER)
     assert code == 1, output
     assert "error: pi_mnist ln batch 128 seed 0 failed: " in output and "is in use by" in output
-    assert "diverged" in output and "Traceback" not in output
+    assert "diverged: a loss, gradient, weight or evaluated value is not finite" in output
+    assert "Traceback" not in output
     states = {(f.name[:4], read_json(f / "status.json").get("state")) for f in folders(tmp_path)}
     assert ("none", "done") in states and ("none", "diverged") in states
     code, output = train(tmp_path, *sweep)
     assert code == 3, output
+
+
+def test_a_worker_that_is_killed_is_told_of(tmp_path: Path) -> None:
+    process = start(tmp_path, *SIDE_BY_SIDE, *LAUNCHER)
+    wait_for(lambda: [f for f in folders(tmp_path) if read_json(f / "status.json").get("step")], process)
+    worker = next(p for f in folders(tmp_path) if (p := read_json(f / "status.json").get("pid")))
+    assert worker != process.pid
+    os.kill(worker, signal.SIGKILL)
+    code, output = finish(process)
+    assert code == 1 and "error: the sweep broke off" in output and "its process died" in output, output
+    assert "Traceback" not in output.split("error: ", 1)[1]
+    assert "interrupted" in {effective_state(f) for f in folders(tmp_path)}
+
+
+def test_sigterm_of_the_parent_stops_its_workers_too(tmp_path: Path) -> None:
+    process = start(tmp_path, *SIDE_BY_SIDE, *LAUNCHER)
+    wait_for(
+        lambda: len([f for f in folders(tmp_path) if read_json(f / "status.json").get("step")]) == 2, process
+    )
+    os.kill(process.pid, signal.SIGTERM)
+    code, output = finish(process)
+    assert code == 130, output
+    assert [read_json(f / "status.json")["state"] for f in folders(tmp_path)] == ["interrupted"] * 2
 
 
 def test_fail_fast_starts_no_further_cell(tmp_path: Path) -> None:

@@ -50,8 +50,7 @@ class Loss:
     Attributes:
         mean: scalar tensor that is differentiated (mean over the batch unless the task says otherwise).
         sums: name of a metric of the task -> (sum over the examples, number of examples). They are averaged
-            between two evaluations and logged under split ``train``. Sums are detached scalar tensors: the
-            loop adds them up and reads them once per evaluation.
+            between two evaluations and logged under split ``train``. Sums are detached scalar tensors.
     """
 
     mean: Tensor
