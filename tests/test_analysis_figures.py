@@ -71,7 +71,7 @@ def line(ax: Axes, label: str) -> np.ndarray:
 
 def test_aggregate_median_and_range_on_common_steps() -> None:
     seeds = [("done", rows(5, 4, 3)), ("done", rows(9, 8, 1)), ("interrupted", rows(6, 2, steps=[10, 30]))]
-    found = figures.aggregate(seeds, "epoch", "lower")
+    found = figures.aggregate(seeds, "epoch")
     assert found["step"].tolist() == [10, 30]
     assert found["epoch"].tolist() == [1, 3]
     assert found["low"].tolist() == [5, 1]
@@ -81,23 +81,21 @@ def test_aggregate_median_and_range_on_common_steps() -> None:
 
 def test_aggregate_counts_a_diverged_run_as_infinite_after_its_end() -> None:
     found = figures.aggregate(
-        [("done", rows(5, 4, 3)), ("diverged", rows(4)), ("done", rows(6, 5, 4))], "step", "lower"
+        [("done", rows(5, 4, 3)), ("diverged", rows(4)), ("done", rows(6, 5, 4))], "step"
     )
     assert found["middle"].tolist() == [5, 5, 4]
     assert found["high"].tolist() == [6, INF, INF]
-    found = figures.aggregate([("diverged", rows(4)), ("done", rows(6, 5))], "step", "lower")
+    found = figures.aggregate([("diverged", rows(4)), ("done", rows(6, 5))], "step")
     assert found["middle"].tolist() == [5, INF]
 
 
 def test_aggregate_value_that_is_not_finite_is_infinitely_bad() -> None:
-    found = figures.aggregate([("diverged", rows(4, math.nan)), ("done", rows(6, 5))], "step", "lower")
+    found = figures.aggregate([("diverged", rows(4, math.nan)), ("done", rows(6, 5))], "step")
     assert found["high"].tolist() == [6, INF]
-    found = figures.aggregate([("done", rows(math.nan)), ("done", rows(6))], "step", "higher")
-    assert found["low"].tolist() == [-INF]
 
 
 def test_aggregate_five_seeds_have_quartiles() -> None:
-    found = figures.aggregate([("done", rows(value)) for value in (1, 2, 3, 4, 100)], "step", "lower")
+    found = figures.aggregate([("done", rows(value)) for value in (1, 2, 3, 4, 100)], "step")
     assert found[["low", "middle", "high"]].iloc[0].tolist() == [2, 3, 4]
 
 
@@ -161,10 +159,16 @@ def test_start_far_above_the_rest_does_not_squeeze_the_axis(tmp_path: Path) -> N
     assert ax.get_ylim()[1] < 120 and "up to 540, lie above the axis" in text
 
 
-def test_best_so_far(tmp_path: Path) -> None:
-    spec = {**FIGURE, "panels": [{**FIGURE["panels"][0], "best": True}]}
-    (ax,), _ = drawn(group_of(tmp_path, {("ln", 0): [9.0, 7.0, 8.0]}), spec)
-    assert line(ax, "LN").tolist() == [9, 7, 7]
+def test_other_batch_sizes_have_panels_of_their_own(tmp_path: Path) -> None:
+    cells = [rf.cell("draw", "ln", batch, 0) for batch in (128, 64)]
+    for cell in cells:
+        rf.write_run(tmp_path, cell, rf.rows({("test", "bound"): [9.0, cell.batch_size]}))
+    found = collect(tmp_path, Path("/nonexistent")).runs
+    (group,) = groups(found, cells[:1], "draw", "small", cells[1:])
+    axes, _ = drawn(group)
+    assert [ax.get_legend().get_title().get_text() for ax in axes] == ["batch 128", "batch 64"]
+    assert [line(ax, "LN (1 seed)").tolist() for ax in axes] == [[9, 128], [9, 64]]
+    assert figures.draw(FIGURE, group)[1].groupby("panel")["batch_size"].unique().tolist() == [[128], [64]]
 
 
 def test_files_are_complete_and_the_same_again(tmp_path: Path) -> None:
@@ -232,7 +236,7 @@ def test_run_curve_never_stops_a_run(tmp_path: Path) -> None:
     assert run_curve(tmp_path).is_file()
     (tmp_path / "meta.json").write_text("{")
     (tmp_path / "metrics.jsonl").write_text('{"step": 1')
-    assert run_curve(tmp_path, select=("valid", "bound")).is_file()
+    assert run_curve(tmp_path).is_file()
 
 
 def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

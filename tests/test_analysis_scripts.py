@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import datetime
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import runfolders as rf
 
+from experiments import grid
 from experiments.analysis import groups
 from experiments.analysis.collect import read_run
 from scripts import compare, figures, status
 
+METRICS = ("bound", "nll", "error")
 SMALL = {("valid", "bound"): [9.0, 8.0, 7.0], ("test", "bound"): [9.0, 8.0, 7.0]}
 
 
@@ -81,7 +85,11 @@ def test_runs_with_other_settings_are_told(
 ) -> None:
     rf.write_run(tmp_path / "runs", rf.cell("draw", "ln", 64, 0), rf.rows(SMALL))
     assert figures.main(["--task", "draw", *places(tmp_path)]) == 1
-    assert "1 runs of draw at profile small (fixed) fit no cell of fig4_draw" in capsys.readouterr().err
+    told = "1 runs of draw at profile small (fixed) fit no cell of fig4_draw"
+    assert told in capsys.readouterr().err
+    rf.write_run(tmp_path / "runs", cells[0], rf.rows(SMALL))
+    assert figures.main(["--task", "draw", *places(tmp_path)]) == 0
+    assert told in capsys.readouterr().err, "told as well when others do fit"
 
 
 @pytest.mark.parametrize("script", [figures, compare])
@@ -153,6 +161,49 @@ def test_cells_of_the_real_grid_find_their_runs(tmp_path: Path, capsys: pytest.C
         "not comparable",
         "inconclusive",
     }  # all norms alike: no direction
+
+
+def write_cells(root: Path, experiment: str, norms: list[str], seeds: list[int], data: str) -> None:
+    """Runs that training would make for these cells at profile smoke, at all the experiment's batch sizes."""
+    values = {(split, metric): [9.0, 8.0] for split in ("train", "valid", "test") for metric in METRICS}
+    for cell in grid.cells(experiment, "smoke", norms=norms, seeds=seeds):
+        fake = rf.cell(cell.task, cell.norm, cell.batch_size, cell.seed, cell.profile)
+        rf.write_run(root / "runs", replace(fake, config_sha=cell.config_sha), rf.rows(values), data=data)
+
+
+def drawn(root: Path, name: str) -> pd.DataFrame:
+    """The numbers of the one figure there is."""
+    (path,) = (root / "out").rglob(f"{name}.csv")
+    return pd.read_csv(path)
+
+
+def test_further_seeds_are_drawn_and_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_cells(tmp_path, "fig4_draw", ["none", "wn", "ln"], [0, 1, 2, 3, 4], "fixed")
+    assert figures.main(["--task", "draw", *places(tmp_path)]) == 0
+    assert compare.main(["--task", "draw", *places(tmp_path)]) == 0
+    assert capsys.readouterr().err == ""
+    assert set(drawn(tmp_path, "fig4_draw")["seed"]) == {0, 1, 2, 3, 4}
+    rows = json.loads((tmp_path / "out" / "draw.json").read_text())
+    assert {row["n_seeds"] for row in rows} == {5} and not any("without seed" in row["reason"] for row in rows)
+
+
+def test_a_further_norm_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_cells(tmp_path, "fig6_pi_mnist", ["wn", "ln"], [0], "mnist")
+    assert figures.main(["--task", "pi_mnist", *places(tmp_path)]) == 0
+    table = drawn(tmp_path, "fig6_pi_mnist")
+    assert set(table["norm"]) == {"wn", "ln"} and set(table["panel"]) == {1, 2, 3, 4}
+    err = capsys.readouterr().err
+    assert "16 of 20 cells are not finished" in err and "norm=wn" not in err, "only what is published can be missing"
+
+
+def test_a_seed_of_ones_own_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_cells(tmp_path, "fig4_draw", ["none", "wn", "ln"], [7], "fixed")
+    assert figures.main(["--task", "draw", *places(tmp_path)]) == 0
+    assert compare.main(["--task", "draw", *places(tmp_path)]) == 0
+    assert set(drawn(tmp_path, "fig4_draw")["seed"]) == {7}
+    rows = json.loads((tmp_path / "out" / "draw.json").read_text())
+    assert {tuple(row["seeds"]) for row in rows} == {(7,)} and "without seeds 0, 1, 2" in rows[0]["reason"]
+    assert "9 of 12 cells are not finished" in capsys.readouterr().err
 
 
 def test_status_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -70,17 +70,12 @@ def rows(paper: Mapping[str, Any], group: Group) -> list[Row]:
 def _seeds(group: Group, norm: str, batch: int | None) -> dict[int, Run]:
     """Finished runs of a norm by seed; without a batch size, those of the experiment's first."""
     if batch is None:
-        batch = _batch(group)
+        batch = group.batch_size
     return {
         run.seed: run
         for run in group.runs
         if run.norm == norm and run.batch_size == batch and run.state in FINISHED
     }
-
-
-def _batch(group: Group) -> int | None:
-    sizes = [cell.batch_size for cell in [*(cell for cell, _ in group.found), *group.missing]]
-    return sizes[0] if sizes else None
 
 
 def _shared(*sides: Mapping[int, Run]) -> list[int]:
@@ -155,7 +150,7 @@ def _measure(
 
 def _row(d: Mapping[str, Any], clock: str | None, others: Sequence[Mapping[str, Any]], group: Group) -> Row:
     measured = _measure(d, clock, others, group)
-    batch = (d["batch_size"] or _batch(group)) if "batch_size" in d else [d["from_batch"], d["to_batch"]]
+    batch = (d["batch_size"] or group.batch_size) if "batch_size" in d else [d["from_batch"], d["to_batch"]]
     seeds = sorted(measured.values)
     values = [measured.values[seed] for seed in seeds]
     middle = median(values)
@@ -255,8 +250,7 @@ def _remarks(d: Mapping[str, Any], clock: str | None, measured: Measured, group:
                        if run.state == "diverged"})  # fmt: skip
     if diverged:
         remarks.append(f"diverged, counted as infinite: {', '.join(diverged)}")
-    expected = {cell.seed for cell, _ in group.found} | {cell.seed for cell in group.missing}
-    absent = sorted(expected - set(measured.values))
+    absent = sorted({cell.seed for cell in group.own} - set(measured.values))
     if absent and measured.values:
         remarks.append(f"without seed{'s' * (len(absent) > 1)} {', '.join(map(str, absent))}")
     if len(measured.values) == 1:

@@ -17,18 +17,15 @@ SPLIT_LOOKS: dict[str, tuple[str, Any]] = {
 }
 
 
-def run_curve(folder: Path, select: tuple[str, str] | None = None) -> Path:
+def run_curve(folder: Path) -> Path:
     """Draws the learning curve of one run into ``<folder>/curve.png`` and returns its path.
 
-    Args:
-        folder: a run folder.
-        select: (split, metric) the run is judged by; else the one of ``status.json``'s best value, else the
-            first metric logged on validation data. The metric is drawn on all its splits.
+    It shows the metric of ``status.json``'s best value, else the first one logged on validation data, on all its
+    splits.
     """
     rows = read_metrics(folder / "metrics.jsonl")
     meta, status = (_object(folder / name) for name in ("meta.json", "status.json"))
-    best = status.get("best") or {}
-    metric = select[1] if select else best.get("metric")
+    metric = (status.get("best") or {}).get("metric")
     if metric is None and not rows.empty:
         valid = rows["metric"][rows["split"] == "valid"]
         metric = (valid if len(valid) else rows["metric"]).iloc[0]

@@ -7,6 +7,7 @@ share. A run that diverged ends in a cross and counts as infinitely bad from the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,6 @@ from experiments.analysis import style
 from experiments.analysis.collect import FINISHED, Run, tidy
 from experiments.analysis.curve import run_curve as run_curve  # the other picture, for who looks here
 from experiments.analysis.groups import Group, progress
-from experiments.analysis.measures import worst
 from experiments.analysis.output import write_whole
 
 FEW_SEEDS = 5  # below this every seed is shown
@@ -31,13 +31,14 @@ NAMES = {"bn": "BN: batch", "wn": "WN: weight", "ln": "LN: layer"}
 Band = tuple[style.Look, pd.DataFrame]
 
 
-def aggregate(runs: Sequence[tuple[str, pd.DataFrame]], x: str, better: str) -> pd.DataFrame:
+def aggregate(runs: Sequence[tuple[str, pd.DataFrame]], x: str) -> pd.DataFrame:
     """Median and spread of several seeds at the evaluation steps they share.
+
+    Lower is better in all that is drawn: infinity is what a diverged run counts as after its last value.
 
     Args:
         runs: (state, rows of one metric by step) for each seed.
         x: column to draw against.
-        better: ``lower`` or ``higher``; tells which infinity a diverged run counts as after its last value.
 
     Returns:
         step, x, low, middle, high by step; low and high are the range with fewer than ``FEW_SEEDS`` seeds,
@@ -46,13 +47,13 @@ def aggregate(runs: Sequence[tuple[str, pd.DataFrame]], x: str, better: str) -> 
     curves = []
     for state, rows in runs:
         curve = rows.set_index("step")["value"].astype(float)
-        curves.append((state, curve.fillna(worst(better))))
+        curves.append((state, curve.fillna(math.inf)))
     steps = sorted({step for _, curve in curves for step in curve.index})
     for state, curve in curves:
         last = curve.index.max() if len(curve) else -1
         steps = [step for step in steps if step in curve.index or (state == "diverged" and step > last)]
     where = {step: value for _, rows in runs for step, value in zip(rows["step"], rows[x], strict=True)}
-    table = np.array([[curve.get(step, worst(better)) for step in steps] for _, curve in curves], dtype=float)
+    table = np.array([[curve.get(step, math.inf) for step in steps] for _, curve in curves], dtype=float)
     table = table.reshape(len(curves), len(steps))
     # Quantiles by rank, without interpolation between a number and infinity (which gives NaN).
     ranked = np.sort(table, axis=0)
@@ -71,16 +72,29 @@ def aggregate(runs: Sequence[tuple[str, pd.DataFrame]], x: str, better: str) -> 
     )
 
 
+def _panels(figure: Mapping[str, Any], group: Group) -> list[dict[str, Any]]:
+    """The figure's panels, and its first batch size's again for each batch size that no panel shows.
+
+    A panel without a batch size shows the experiment's own: runs of two batch sizes are not seeds of one another.
+    """
+    panels = [{**panel, "batch_size": panel.get("batch_size") or group.batch_size} for panel in figure["panels"]]
+    shown = {panel["batch_size"] for panel in panels}
+    more = sorted({run.batch_size for run in group.runs} - shown, reverse=True)
+    if more and len(shown) == 1:  # now there is something to tell apart
+        panels = [{**panel, "title": panel.get("title") or f"batch {panel['batch_size']}"} for panel in panels]
+    first = [panel for panel in panels if panel["batch_size"] == panels[0]["batch_size"]]
+    return panels + [
+        {**panel, "batch_size": batch_size, "title": f"batch {batch_size}"} for batch_size in more for panel in first
+    ]
+
+
 def _panel_runs(panel: Mapping[str, Any], group: Group) -> dict[str, list[tuple[Run, pd.DataFrame]]]:
     """Runs of a panel by norm, with the rows it draws; runs that logged none of them are left out."""
     chosen: dict[str, list[tuple[Run, pd.DataFrame]]] = {}
     for run in group.runs:
-        if panel.get("batch_size") not in (None, run.batch_size):
+        if panel["batch_size"] != run.batch_size:
             continue
         rows = run.series(panel["split"], panel["metric"])
-        if panel.get("best"):
-            lower = panel.get("better", "lower") == "lower"
-            rows = rows.assign(value=rows["value"].cummin() if lower else rows["value"].cummax())
         if not rows.empty:
             chosen.setdefault(run.norm, []).append((run, rows))
     return dict(sorted(chosen.items(), key=lambda item: (list(style.LOOKS) + [item[0]]).index(item[0])))
@@ -88,7 +102,6 @@ def _panel_runs(panel: Mapping[str, Any], group: Group) -> dict[str, list[tuple[
 
 def _draw_panel(ax: Axes, panel: Mapping[str, Any], group: Group, x: str) -> tuple[list[Band], list[str]]:
     """Draws the lines of one panel; returns the bands still to draw, and remarks for the caption."""
-    better = panel.get("better", "lower")
     by_norm = _panel_runs(panel, group)
     bands: list[Band] = []
     remarks: list[str] = []
@@ -113,7 +126,7 @@ def _draw_panel(ax: Axes, panel: Mapping[str, Any], group: Group, x: str) -> tup
             for _, rows in runs:
                 dot: dict[str, Any] = {"marker": "o", "ms": 3} if len(rows) == 1 else {}
                 ax.plot(rows[x], rows["value"], color=look.color, lw=0.7, alpha=0.5, zorder=look.order, **dot)
-        middle = aggregate([(run.state, rows) for run, rows in runs], x, better)
+        middle = aggregate([(run.state, rows) for run, rows in runs], x)
         if len(runs) > 1:
             bands.append((look, middle))
         crosses = f", {len(diverged)} diverged" if diverged else ""
@@ -133,7 +146,7 @@ def _cut(
     ax: Axes, panel: Mapping[str, Any], by_norm: Mapping[str, list[tuple[Run, pd.DataFrame]]], x: str
 ) -> list[str]:
     """Cuts a linear axis where the first values of a run would squeeze the rest flat, and says so."""
-    if panel.get("yscale", "linear") != "linear" or panel.get("better", "lower") != "lower":
+    if panel.get("yscale", "linear") != "linear":
         return []
     rows = pd.concat([rows for runs in by_norm.values() for _, rows in runs]).dropna(subset="value")
     late = rows["value"][rows[x] >= 0.1 * rows[x].max()]
@@ -144,9 +157,10 @@ def _cut(
     return [f"{panel['ylabel']}: the first values, up to {rows['value'].max():.4g}, lie above the axis"]
 
 
-def _draw_panels(axes: Sequence[Axes], figure: Mapping[str, Any], group: Group, x: str) -> list[str]:
+def _draw_panels(
+    axes: Sequence[Axes], panels: Sequence[Mapping[str, Any]], group: Group, x: str
+) -> list[str]:
     """Draws all panels; those of the same metric share their y-axis. Returns remarks for the caption."""
-    panels = figure["panels"]
     drawn = [_draw_panel(ax, panel, group, x) for ax, panel in zip(axes, panels, strict=True)]
     shared: dict[tuple[str, ...], list[Axes]] = {}
     for ax, panel in zip(axes, panels, strict=True):
@@ -168,9 +182,9 @@ def _unique(texts: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(texts))
 
 
-def _caption(group: Group, figure: Mapping[str, Any], remarks: Sequence[str]) -> list[str]:
+def _caption(group: Group, panels: Sequence[Mapping[str, Any]], remarks: Sequence[str]) -> list[str]:
     most = max(
-        (len(runs) for panel in figure["panels"] for runs in _panel_runs(panel, group).values()), default=0
+        (len(runs) for panel in panels for runs in _panel_runs(panel, group).values()), default=0
     )
     spread = (
         "One seed per line." if most == 1
@@ -225,13 +239,12 @@ def draw(figure: Mapping[str, Any], group: Group) -> tuple[Figure, pd.DataFrame]
         the figure, and the tidy table of what it shows (``collect.COLUMNS`` after the panel's number).
     """
     x = figure.get("x", "epoch")
-    panels = figure["panels"]
+    panels = _panels(figure, group)
     data = tidy(group.runs)
     parts = []
     for number, panel in enumerate(panels):
         mask = (data["split"] == panel["split"]) & (data["metric"] == panel["metric"])
-        if panel.get("batch_size") is not None:
-            mask &= data["batch_size"] == panel["batch_size"]
+        mask &= data["batch_size"] == panel["batch_size"]
         parts.append(data[mask].assign(panel=number + 1))
     table = pd.concat(parts, ignore_index=True)
     table.insert(0, "panel", table.pop("panel"))
@@ -242,9 +255,9 @@ def draw(figure: Mapping[str, Any], group: Group) -> tuple[Figure, pd.DataFrame]
     with style.suite_style():
 
         def compose(remarks: Sequence[str]) -> tuple[Figure, list[str]]:
-            caption = _caption(group, figure, remarks)
+            caption = _caption(group, panels, remarks)
             canvas, axes = style.canvas(len(panels), figure["title"], subtitle, caption)
-            return canvas, _draw_panels(axes, figure, group, x)
+            return canvas, _draw_panels(axes, panels, group, x)
 
         canvas, remarks = compose([])
         if remarks:  # known only after drawing, but the height of the caption decides the layout
@@ -254,7 +267,7 @@ def draw(figure: Mapping[str, Any], group: Group) -> tuple[Figure, pd.DataFrame]
 
 def has_data(figure: Mapping[str, Any], group: Group) -> bool:
     """Whether any panel has anything to show."""
-    return any(_panel_runs(panel, group) for panel in figure["panels"])
+    return any(_panel_runs(panel, group) for panel in _panels(figure, group))
 
 
 def save(figure: Mapping[str, Any], group: Group, out: Path) -> list[Path]:

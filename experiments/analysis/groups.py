@@ -1,5 +1,8 @@
 """Puts runs on the cells of an experiment, for each profile and data source, and says what is missing.
 
+An experiment's cells are those its file lists and, beside them, those of any further norm, batch size or seed for
+which there is a run with otherwise the same settings. Only the former can be missing.
+
 The cells come from composing configurations, which is why this is apart from ``collect``: status needs runs
 only, and composing takes a second.
 """
@@ -25,8 +28,9 @@ class Group:
     """The runs of one experiment that share profile and data source, put on the experiment's cells.
 
     Attributes:
-        found: (cell, run) for every cell that has a run.
-        missing: cells without one.
+        own: the cells the experiment's file lists.
+        found: (cell, run) for every cell that has a run, its own cells first.
+        missing: own cells without one.
         other: runs of this task, profile and label that fit no cell (other settings or older code).
         warnings: one line for each second run found for a cell.
     """
@@ -34,6 +38,7 @@ class Group:
     task: str
     profile: str
     label: str
+    own: list[Cell]
     found: list[tuple[Cell, Run]]
     missing: list[Cell]
     other: list[Run]
@@ -42,6 +47,11 @@ class Group:
     @property
     def runs(self) -> list[Run]:
         return [run for _, run in self.found]
+
+    @property
+    def batch_size(self) -> int | None:
+        """The experiment's first batch size: the one meant where a figure or row names none."""
+        return self.own[0].batch_size if self.own else None
 
     @property
     def stand_in(self) -> bool:
@@ -77,8 +87,15 @@ def progress(run: Run) -> str:
     return f"{100 * step / total:.0f} %" if step is not None and total else "an unknown step"
 
 
-def groups(runs: Sequence[Run], cells: Sequence[Cell], task: str, profile: str) -> list[Group]:
-    """Puts the runs of one task and profile on ``cells`` (of the same profile), once for each data source."""
+def groups(
+    runs: Sequence[Run], cells: Sequence[Cell], task: str, profile: str, further: Sequence[Cell] = ()
+) -> list[Group]:
+    """Puts the runs of one task and profile on cells of the same profile, once for each data source.
+
+    Args:
+        cells: the experiment's own.
+        further: cells of other norms, batch sizes or seeds, taken in where there is a run.
+    """
     mine = [run for run in runs if run.task == task and run.profile == profile]
     result = []
     for label in sorted({run.label for run in mine}):
@@ -90,13 +107,15 @@ def groups(runs: Sequence[Run], cells: Sequence[Cell], task: str, profile: str) 
             if run.config_sha in by_sha:
                 warnings.append(f"warning: {run.run} taken, not {by_sha[run.config_sha].run}: same settings")
             by_sha[run.config_sha] = run
-        found = [(cell, by_sha[cell.config_sha]) for cell in cells if cell.config_sha in by_sha]
-        wanted = {cell.config_sha for cell in cells}
+        every = [*cells, *further]
+        found = [(cell, by_sha[cell.config_sha]) for cell in every if cell.config_sha in by_sha]
+        wanted = {cell.config_sha for cell in every}
         result.append(
             Group(
                 task=task,
                 profile=profile,
                 label=label,
+                own=list(cells),
                 found=found,
                 missing=[cell for cell in cells if cell.config_sha not in by_sha],
                 other=[run for run in here if run.config_sha not in wanted],
@@ -114,6 +133,34 @@ def experiment_cells(experiment: str, profile: str) -> list[Cell]:
     return cells(experiment, profile)
 
 
+@cache
+def _cells_of(experiment: str, profile: str, norm: str, batch_size: int, seeds: tuple[int, ...]) -> list[Cell]:
+    from experiments.grid import cells
+    from experiments.schema import ConfigError
+
+    try:
+        return cells(experiment, profile, [norm], [batch_size], seeds)
+    except ConfigError:  # a run of older code, of a norm or batch size that cannot be any more
+        return []
+
+
+def further_cells(runs: Sequence[Run], own: Sequence[Cell], experiment: str, profile: str) -> list[Cell]:
+    """Cells of the experiment with a norm, batch size or seed that only ``runs`` (of its task and profile) have.
+
+    That a run has one of these does not make it fit: ``groups`` compares the whole configuration.
+    """
+    known = {(cell.norm, cell.batch_size, cell.seed) for cell in own}
+    others = {(run.norm, run.batch_size, run.seed) for run in runs} - known
+    seeds: dict[tuple[str, int], list[int]] = {}
+    for norm, batch_size, seed in sorted(others):
+        seeds.setdefault((norm, batch_size), []).append(seed)
+    return [
+        cell
+        for (norm, batch_size), several in seeds.items()
+        for cell in _cells_of(experiment, profile, norm, batch_size, tuple(several))
+    ]
+
+
 def experiment_groups(
     collection: Collection, task: str, experiment: str, profile: str | None = None
 ) -> tuple[list[Group], list[str]]:
@@ -126,11 +173,13 @@ def experiment_groups(
     for name in sorted({run.profile for run in collection.runs if run.task == task}):
         if profile not in (None, name):
             continue
-        for group in groups(collection.runs, experiment_cells(experiment, name), task, name):
+        own = experiment_cells(experiment, name)
+        here = [run for run in collection.runs if run.task == task and run.profile == name]
+        for group in groups(here, own, task, name, further_cells(here, own, experiment, name)):
             notes += group.warnings
             if group.found:
                 found.append(group)
-            elif group.other:
+            if group.other:
                 notes.append(
                     f"note: {len(group.other)} runs of {task} at profile {name} ({group.label}) fit no cell "
                     f"of {experiment}: other settings, or made before its settings changed"
@@ -149,7 +198,10 @@ def todo(group: Group, experiment: str) -> list[str]:
     shown = [f"  {line}" for line in lines[:TODO_LINES]]
     if len(lines) > TODO_LINES:
         shown.append(f"  and {len(lines) - TODO_LINES} more")
-    return [f"{head}; all of them: make reproduce TASK={group.task} PROFILE={group.profile}", *shown]
+    own = {cell.config_sha for cell in group.own}
+    further = any(run.state not in FINISHED and cell.config_sha not in own for cell, run in group.found)
+    which = "those of the published result" if further else "all of them"
+    return [f"{head}; {which}: make reproduce TASK={group.task} PROFILE={group.profile}", *shown]
 
 
 def nothing(tasks: tuple[str, ...], profile: str | None, runs: Path) -> str:
