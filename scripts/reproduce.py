@@ -13,7 +13,7 @@ import contextlib
 import io
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -55,22 +55,29 @@ class Plan:
         return sum(state not in FINISHED for state in self.states())
 
 
-def plan(experiment: str, options: Options) -> Plan:
-    """Composes the experiment's cells and loads the data, whose fingerprint is part of each run's name."""
-    grid = cells(experiment, options.profile, options.norms, options.batches, options.seeds)
+def composed(task: str, options: Options) -> dict[str, list[Config]]:
+    """The checked cells of each of a task's experiments. Raises ``ConfigError``; needs no data."""
     extra = [f"device={options.device}", f"logger={options.logger}"]
-    configs = compose_cells([[*cell.overrides, *extra] for cell in grid])
+    grids = {
+        name: cells(name, options.profile, options.norms, options.batches, options.seeds)
+        for name in experiment_names(task)
+    }
+    return {name: compose_cells([[*cell.overrides, *extra] for cell in grid]) for name, grid in grids.items()}
+
+
+def plan(experiment: str, configs: list[Config]) -> Plan:
+    """Loads the data, whose fingerprint is part of each run's name."""
     source = TASKS[configs[0].task.name].data(configs[0], torch.device("cpu")).source
     return Plan(experiment, configs, [run_folder(cfg, source) for cfg in configs], source)
 
 
-def reproduce(task: str, options: Options) -> int:
-    """One task from data to comparison. Returns the exit code."""
+def reproduce(task: str, experiments: Mapping[str, list[Config]], options: Options) -> int:
+    """One task from data to comparison, with the cells of its experiments. Returns the exit code."""
     print(f"== {task}, profile {options.profile}", flush=True)
     GETTERS[task]()
     code, trained, plans = 0, 0, []
-    for experiment in experiment_names(task):
-        todo = plan(experiment, options)
+    for experiment, configs in experiments.items():
+        todo = plan(experiment, configs)
         plans.append(todo)
         if left := todo.unfinished():
             print(
@@ -87,8 +94,11 @@ def reproduce(task: str, options: Options) -> int:
     results = plans[0].configs[0].results
     before = snapshot(results)
     words = ["--task", task, "--profile", options.profile]
-    made = captured(lambda: figures.main(words)).splitlines()
-    table, _, pages = captured(lambda: compare.main(words)).rpartition("\n\n")
+    drawn, paths = captured(lambda: figures.main(words))
+    compared, text = captured(lambda: compare.main(words))
+    code = max(code, drawn, compared)
+    made = paths.splitlines()
+    table, _, pages = text.rpartition("\n\n")
     print(f"\n{table}\n" if table else "")
     made += pages.splitlines()
     made += [short_path(path) for one in plans for path in pictures(one, results)]
@@ -99,12 +109,12 @@ def reproduce(task: str, options: Options) -> int:
     return code | report(plans, [path for path in made if Path(path).exists()], trained > 0 or changed)
 
 
-def captured(main: Callable[[], int]) -> str:
-    """What a command prints to stdout; its remarks on stderr are shown."""
+def captured(main: Callable[[], int]) -> tuple[int, str]:
+    """A command's exit code and what it prints to stdout; its remarks on stderr are shown."""
     buffer = io.StringIO()
     with contextlib.redirect_stdout(buffer):
-        main()
-    return buffer.getvalue()
+        code = main()
+    return code, buffer.getvalue()
 
 
 def snapshot(results: Path) -> dict[Path, int]:
@@ -174,9 +184,10 @@ def report(plans: Sequence[Plan], made: Sequence[str], worked: bool) -> int:
 def main() -> int:
     """Entry point; with several tasks the worst exit code."""
     options = from_command_line("reproduce", __doc__)
+    every = {task: composed(task, options) for task in options.tasks}  # what cannot work is said before any work
     worst = 0
-    for task in options.tasks:
-        code = reproduce(task, options)
+    for task, experiments in every.items():
+        code = reproduce(task, experiments, options)
         if code in (BAD_INPUT, INTERRUPTED):
             return code
         worst = max(worst, code)
