@@ -22,9 +22,9 @@ CONFIGS = ROOT / "configs"
 NAMES = {
     "TASK": "task; `all` where a command takes several",
     "PROFILE": "budgets and sizes (default small; bench: paper)",
-    "NORM": "norms, such as none,ln (default: those of the published result)",
-    "SEEDS": "seeds, such as 0,1,2 (default: those of the published result)",
-    "BATCH": "batch sizes, such as 128,4 (default: those of the published result)",
+    "NORM": "norms, such as none,ln (default: those of the published result; sweep: all the task supports)",
+    "SEEDS": "seeds, such as 0,1,2 (default: those of the published result; sweep: 0)",
+    "BATCH": "batch sizes, such as 128,4 (default: those of the published result; sweep: the task's one)",
     "JOBS": "cells trained at a time (default auto: one per core)",
     "LOGGER": "local or wandb",
     "DEVICE": "auto, cpu, cuda or mps",
@@ -52,7 +52,7 @@ class OptionError(ValueError):
 
 @dataclass(frozen=True)
 class Options:
-    """Checked variables. ``None`` for norms, seeds and batches means: what the experiment says."""
+    """Checked variables. ``None`` for norms, seeds and batches means: what ``NAMES`` says."""
 
     tasks: tuple[str, ...]
     profile: str

@@ -71,7 +71,7 @@ def results() -> str:
         for group in experiment_groups(collection, task, paper["experiment"])[0]:
             rows = compare.rows(paper, group)
             body = [
-                [report.what(r), report.number(r["paper"]), report.ours(r), str(r["n_seeds"]), r["verdict"]]
+                [report.what(r), report.number(r["paper"]), report.ours(r), str(r["n_seeds"]), verdict(r)]
                 for r in rows
                 if r["n_seeds"]
             ]
@@ -80,6 +80,11 @@ def results() -> str:
             parts += figures(task, group.profile, group.label)
             parts.append(table(["", "paper", "ours: median [range]", "seeds", "verdict"], body))
     return "\n\n".join(parts) or "No runs are published yet."
+
+
+def verdict(row: compare.Row) -> str:
+    """A row's verdict, and whether it is one on code that is not this one any more."""
+    return row["verdict"] + " (code changed since)" * (row["code_changed"] is True)
 
 
 def figures(task: str, profile: str, label: str) -> list[str]:
@@ -96,20 +101,22 @@ def costs() -> str:
     groups: dict[tuple[Any, ...], list[Run]] = {}
     for run in published().runs:
         if run.state == "done" and not run.metrics.empty:
+            meta = read_json(run.folder / "meta.json")
             order = (list(TASKS).index(run.task), run.profile, run.label, -run.batch_size)
-            groups.setdefault((*order, TASKS[run.task].norms.index(run.norm)), []).append(run)
+            machine = (str(meta["device"]), int(meta["threads"]))
+            groups.setdefault((*order, TASKS[run.task].norms.index(run.norm), *machine), []).append(run)
     rows = []
-    for _, runs in sorted(groups.items()):
+    for (*_, device, threads), runs in sorted(groups.items()):
         run, ends = runs[0], [r.metrics.iloc[-1] for r in runs]
         seconds = statistics.median(float(end["train_seconds"]) for end in ends)
         steps = int(ends[0]["step"])
-        meta = yaml.safe_load((run.folder / "meta.json").read_text(encoding="utf-8"))
-        machine = f"{meta['threads']} thread{'s' * (meta['threads'] > 1)}, {meta['device']}"
+        meta = read_json(run.folder / "meta.json")
+        on = f"{threads} thread{'s' * (threads > 1)}, {device}"
         rows.append(
             [
                 f"`{run.task}`", f"`{run.profile}`", str(run.batch_size), f"`{run.norm}`", f"{meta['parameters']:,}",
                 f"{ends[0]['epoch']:g}", f"{steps:,}", f"{1e3 * seconds / steps:.2f}", f"{seconds / 60:.1f}",
-                str(len(runs)), machine,
+                str(len(runs)), on,
             ]
         )  # fmt: skip
     head = "task,profile,batch,norm,parameters,epochs,steps,ms/step,minutes of training,runs,on".split(",")

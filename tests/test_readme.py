@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import Path
+from typing import Any
 
 import pytest
+import runfolders as rf
 
 from experiments import train
+from experiments.analysis import compare
 from scripts import readme_tables
 from tests.commands import ROOT, make
 
@@ -56,3 +60,30 @@ def test_files_and_keys_it_names_exist() -> None:
         assert name == "results/" or (ROOT / name).is_dir(), name
     for link in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", TEXT):
         assert (ROOT / link).is_file(), link
+
+
+def test_costs_of_different_machines_are_rows_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed, (threads, device) in enumerate([(1, "cpu"), (1, "cpu"), (2, "cpu"), (1, "cuda")]):
+
+        def change(meta: dict[str, Any], threads: int = threads, device: str = device) -> None:
+            meta.update(threads=threads, device=device)
+
+        rf.write_run(tmp_path, rf.cell(seed=seed), rf.rows({("test", "bound"): [9.0]}), change=change)
+    monkeypatch.setattr(readme_tables, "PUBLISHED", tmp_path)
+    _, _, *rows = readme_tables.costs().splitlines()
+    assert [row.split(" | ")[-2:] for row in rows] == [["2", "1 thread, cpu |"], ["1", "2 threads, cpu |"],
+                                                       ["1", "1 thread, cuda |"]]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changed", "marked"), [(True, True), (False, False), (None, False)])
+def test_results_of_changed_code_are_marked(
+    changed: bool | None, marked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for cell in readme_tables.cells("fig4_draw", "smoke", seeds=[0]):
+        fake = rf.FakeCell(cell.task, cell.norm, cell.batch_size, 0, "smoke", cell.config_sha, cell.command)
+        values = {("test", "bound"): [9.0], ("valid", "bound"): [9.0]}
+        rf.write_run(tmp_path, fake, rf.rows(values))
+    monkeypatch.setattr(readme_tables, "PUBLISHED", tmp_path)
+    monkeypatch.setattr(compare, "code_changed", lambda commit, task: changed)
+    rows = [line for line in readme_tables.results().splitlines() if line.startswith("| final")]
+    assert rows and all(line.endswith(" (code changed since) |") == marked for line in rows)
