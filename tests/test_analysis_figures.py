@@ -15,6 +15,7 @@ import pytest
 import runfolders as rf
 import yaml
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from experiments.analysis import figures, style
 from experiments.analysis.collect import collect
@@ -129,6 +130,20 @@ def test_diverged_run_ends_in_a_cross(tmp_path: Path) -> None:
     assert "diverged and counts as infinitely bad" in text
     top = ax.get_ylim()[1]
     assert ax.collections[0].get_paths()[0].vertices[:, 1].max() == pytest.approx(top)
+
+
+def test_a_rare_spike_is_cut_and_said(tmp_path: Path) -> None:
+    bounds = [210.0 - i for i in range(40)]
+    spiked = [*bounds[:20], 900.0, *bounds[21:]]
+    for seed, values in enumerate((bounds, spiked, bounds)):
+        rf.write_run(tmp_path, rf.cell(seed=seed), rf.rows({("test", "bound"): values}))
+    runs = [(run, run.series("test", "bound")) for run in collect(tmp_path, tmp_path / "none").runs]
+    middle = figures.aggregate([(run.state, series) for run, series in runs], "epoch")
+    ax = Figure().subplots()
+    remarks = figures._cut(ax, FIGURE["panels"][0], {"ln": runs}, [(style.look("ln"), middle)], "epoch")
+    assert remarks == ["test bound (nats): 1 values, up to 900, lie above the axis"]
+    low, high = ax.get_ylim()
+    assert 165 < low < 171 and 205 < high < 230
 
 
 def test_unequal_lengths_are_cut_and_noted(tmp_path: Path) -> None:

@@ -139,22 +139,35 @@ def _draw_panel(ax: Axes, panel: Mapping[str, Any], group: Group, x: str) -> tup
             where = f"{x} {middle[x].iloc[-1]:.3g}" if len(middle) else "the start: no common step"
             remarks.append(f"{look.name}: seeds of unequal length, median cut at {where}")
     style.legend_above(ax, panel.get("title", ""))
-    return bands, remarks + _cut(ax, panel, by_norm, x)
+    return bands, remarks + _cut(ax, panel, by_norm, bands, x)
 
 
 def _cut(
-    ax: Axes, panel: Mapping[str, Any], by_norm: Mapping[str, list[tuple[Run, pd.DataFrame]]], x: str
+    ax: Axes,
+    panel: Mapping[str, Any],
+    by_norm: Mapping[str, list[tuple[Run, pd.DataFrame]]],
+    bands: Sequence[Band],
+    x: str,
 ) -> list[str]:
-    """Cuts a linear axis where the first values of a run would squeeze the rest flat, and says so."""
+    """Cuts a linear axis where the first values, or a rare spike, would squeeze the rest flat, and says so.
+
+    No median is ever cut, but in the first tenth of the runs.
+    """
     if panel.get("yscale", "linear") != "linear":
         return []
     rows = pd.concat([rows for runs in by_norm.values() for _, rows in runs]).dropna(subset="value")
     late = rows["value"][rows[x] >= 0.1 * rows[x].max()]
-    span = late.max() - late.min()
-    if late.empty or rows["value"].max() <= late.max() + 1.5 * span:
+    if late.empty:
         return []
-    ax.set_ylim(late.min() - 0.06 * span, late.max() + 0.06 * span)
-    return [f"{panel['ylabel']}: the first values, up to {rows['value'].max():.4g}, lie above the axis"]
+    middles = [m["middle"][(m[x] >= 0.1 * rows[x].max()) & np.isfinite(m["middle"])].max() for _, m in bands]
+    top = float(np.nanmax([late.quantile(0.97), *middles]))
+    span = top - late.min()
+    if rows["value"].max() <= top + 1.5 * span:
+        return []
+    near = rows["value"][rows["value"] <= top + span].max()  # what would hardly squeeze it stays in
+    ax.set_ylim(late.min() - 0.06 * span, near + 0.06 * span)
+    above = int((rows["value"] > near).sum())
+    return [f"{panel['ylabel']}: {above} values, up to {rows['value'].max():.4g}, lie above the axis"]
 
 
 def _draw_panels(
