@@ -86,7 +86,8 @@ def test_a_cell_that_fails_is_reported_at_the_end_and_the_others_finish(results:
     for folder in (none, ln):
         status = json.loads((folder / "status.json").read_text())
         (folder / "status.json").write_text(json.dumps({**status, "state": "interrupted"}))
-    (results / "figures" / "smoke-bernoulli" / "fig4_draw.png").unlink(missing_ok=True)
+    (figure,) = (results / "figures").glob("smoke-*/fig4_draw.png")
+    figure.unlink()
     with open(none / "lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         code, _, errors = reproduce(*words)
@@ -95,4 +96,4 @@ def test_a_cell_that_fails_is_reported_at_the_end_and_the_others_finish(results:
         line.startswith("error: draw none batch 128 seed 0 failed:") and "in use" in line for line in errors
     )
     assert json.loads((ln / "status.json").read_text())["state"] == "done"
-    assert list((results / "figures").glob("smoke-*/fig4_draw.png")), "figures show what there is"
+    assert figure.exists(), "figures show what there is"
