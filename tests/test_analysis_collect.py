@@ -52,7 +52,7 @@ def test_tidy_table(places: tuple[Path, Path]) -> None:
 def test_no_runs_at_all(places: tuple[Path, Path]) -> None:
     found = collect(*places)
     assert (found.runs, found.warnings) == ([], [])
-    assert list(found.frame().columns) == COLUMNS
+    assert list(tidy(found.runs).columns) == COLUMNS
 
 
 def test_cut_off_last_line_is_dropped(places: tuple[Path, Path]) -> None:
@@ -62,20 +62,29 @@ def test_cut_off_last_line_is_dropped(places: tuple[Path, Path]) -> None:
     assert len(only(places).metrics) == 3
 
 
-def test_garbage_lines_are_dropped_and_doubles_count_once(tmp_path: Path) -> None:
-    first, second = rf.rows({("valid", "bound"): [9.0]})[0], rf.rows({("valid", "bound"): [8.0]})[0]
-    lines = [
-        json.dumps(first),
-        "\x00\xff",
-        "[]",
-        "3",
-        '{"step": 1}',
-        json.dumps({**first, "step": None}),
-        json.dumps(second),
-    ]
+@pytest.mark.parametrize("garbage", ["\x00\xff", "[]", "3", '{"step": 1}', '{"step": null, "value": 1}', ""])
+def test_a_damaged_line_ends_the_metrics(tmp_path: Path, garbage: str) -> None:
+    first, second = rf.rows({("valid", "bound"): [9.0, 8.0]})
+    lines = [json.dumps(first), garbage, json.dumps(second), ""]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    assert read_metrics(tmp_path / "metrics.jsonl")["value"].tolist() == [8.0]
+    assert read_metrics(tmp_path / "metrics.jsonl")["value"].tolist() == [9.0]
     assert read_metrics(tmp_path / "absent.jsonl").empty
+
+
+def test_a_step_written_twice_counts_once(tmp_path: Path) -> None:
+    records = [rf.rows({("valid", "bound"): [value]})[0] for value in (9.0, 8.0)]
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in records), encoding="utf-8")
+    assert read_metrics(tmp_path / "metrics.jsonl")["value"].tolist() == [8.0]
+
+
+def test_what_lies_beside_published_runs_is_no_run(places: tuple[Path, Path]) -> None:
+    figures = places[1] / "figures" / "small-fixed"
+    figures.mkdir(parents=True)
+    (figures / "fig4_draw.png").write_bytes(b"")
+    (places[1] / "bench").mkdir()
+    (places[1] / "bench" / "draw.json").write_text("{}")
+    rf.write_run(places[1], rf.cell(), rf.rows(VALUES))
+    assert only(places).origin == "published"
 
 
 @pytest.mark.parametrize(

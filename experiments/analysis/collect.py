@@ -1,8 +1,8 @@
 """Reads run folders into records and one tidy table: a row for each logged number.
 
 Two places hold runs: ``results/runs`` (made here) and ``results/published`` (small copies under version
-control). The same run in both is counted once. A folder that cannot be read is named in one warning and left
-out; a last line cut off by a crash is dropped.
+control, with figures and timings beside them). The same run in both is counted once. A folder that cannot be read is
+named in one warning and left out; metrics count up to the first damaged line, as they do when a run is resumed.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ COLUMNS = [
 ]  # fmt: skip
 METRIC_COLUMNS = COLUMNS[COLUMNS.index("step") :]
 FINISHED = ("done", "diverged")  # the two states in which a run has said its last word
+RUN_FILES = ("meta.json", "status.json", "metrics.jsonl", "config.yaml", "lock", "train.log", "checkpoint.pt")
 _SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -95,10 +96,6 @@ class Collection:
     runs: list[Run]
     warnings: list[str]
 
-    def frame(self) -> pd.DataFrame:
-        """Tidy table of every logged number of every run, columns ``COLUMNS``."""
-        return tidy(self.runs)
-
 
 def tidy(runs: Iterable[Run]) -> pd.DataFrame:
     """Tidy table of ``runs``, columns ``COLUMNS``."""
@@ -114,13 +111,15 @@ def tidy(runs: Iterable[Run]) -> pd.DataFrame:
 
 
 def read_metrics(path: Path) -> pd.DataFrame:
-    """Reads ``metrics.jsonl``; lines that are not whole records are dropped (a crash can cut off the last).
+    """Reads ``metrics.jsonl`` up to the first line that is not a whole record (a crash can cut off the last).
+
+    ``experiments.runs.read_metrics``, which imports torch, stops at the same line.
 
     A step written twice, before and after a crash, counts with its last value.
     """
     records = []
     try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     except FileNotFoundError:
         lines = []
     for line in lines:
@@ -135,7 +134,7 @@ def read_metrics(path: Path) -> pd.DataFrame:
                 )
             )  # fmt: skip
         except (ValueError, KeyError, TypeError):
-            continue
+            break
     frame = pd.DataFrame(records, columns=METRIC_COLUMNS)
     frame = frame.drop_duplicates(["step", "split", "metric"], keep="last")
     # Kept as NaN, never as infinity: whether "not finite" is the worst low or high depends on the metric.
@@ -204,8 +203,8 @@ def collect(runs: Path, published: Path, task: str | None = None, profile: str |
     warnings: list[str] = []
     for origin, root in (("runs", runs), ("published", published)):
         for folder in sorted(root.glob(f"{task or '*'}/*")):
-            if not folder.is_dir() or folder.name.startswith("."):
-                continue
+            if folder.name.startswith(".") or not any((folder / name).exists() for name in RUN_FILES):
+                continue  # figures and timings lie beside published runs
             try:
                 run = read_run(folder, origin)
             except Unreadable as error:
