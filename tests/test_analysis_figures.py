@@ -141,7 +141,7 @@ def test_a_rare_spike_is_cut_and_said(tmp_path: Path) -> None:
     middle = figures.aggregate([(run.state, series) for run, series in runs], "epoch")
     ax = Figure().subplots()
     remarks = figures._cut(ax, FIGURE["panels"][0], {"ln": runs}, [(style.look("ln"), middle)], "epoch")
-    assert remarks == ["test bound (nats): 1 values, up to 900, lie above the axis"]
+    assert remarks == ["test bound (nats): 1 value lies above the axis, up to 900"]
     low, high = ax.get_ylim()
     assert 165 < low < 171 and 205 < high < 230
 
@@ -171,7 +171,7 @@ def test_title_and_caption_name_profile_commit_and_stand_in(tmp_path: Path) -> N
 def test_start_far_above_the_rest_does_not_squeeze_the_axis(tmp_path: Path) -> None:
     curve = [540.0, 110.0, *[100.0 - i / 10 for i in range(30)]]
     (ax,), text = drawn(group_of(tmp_path, {("ln", 0): curve}))
-    assert ax.get_ylim()[1] < 120 and "up to 540, lie above the axis" in text
+    assert ax.get_ylim()[1] < 120 and "above the axis, up to 540" in text
 
 
 def test_other_batch_sizes_have_panels_of_their_own(tmp_path: Path) -> None:
