@@ -39,7 +39,6 @@ from data.parsed_cache import Arrays, cached
 log = logging.getLogger(__name__)
 
 FOLDERS = ("mnist", "pi_mnist", "MNIST/raw", ".")
-VALIDATION = 5_000  # leaves the 55,000 training cases of §6.6
 
 
 class IdxFile(NamedTuple):
@@ -72,21 +71,6 @@ class Mnist:
     test_images_N784: np.ndarray
     test_labels_N: np.ndarray
     source: Source
-
-
-class MnistSplit(NamedTuple):
-    """The training images of MNIST in two parts (§6.6: 55,000 training cases)."""
-
-    train_images_N784: np.ndarray
-    train_labels_N: np.ndarray
-    valid_images_N784: np.ndarray
-    valid_labels_N: np.ndarray
-
-
-def mnist_split(mnist: Mnist, validation: int = VALIDATION) -> MnistSplit:
-    """Validation = the first 5,000 training images, training = the other 55,000 (TensorFlow's split)."""
-    images, labels = mnist.train_images_N784, mnist.train_labels_N
-    return MnistSplit(images[validation:], labels[validation:], images[:validation], labels[:validation])
 
 
 def locate() -> list[Path] | None:

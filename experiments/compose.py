@@ -15,7 +15,6 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
-from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments.schema import CONFIGS, Config, ConfigError, one_line, register, resolve, unknown_key
@@ -68,12 +67,6 @@ def compose_cells(cells: Sequence[Sequence[str]]) -> list[Config]:
     """The checked configuration of each cell. Raises ``ConfigError`` at the first that cannot work."""
     with _hydra(), translated():
         return [resolve(compose("config", overrides=list(cell))) for cell in cells]
-
-
-def compose_raw(overrides: Sequence[str]) -> DictConfig:
-    """The composed, unchecked configuration."""
-    with _hydra(), translated():
-        return compose("config", overrides=list(overrides))
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from dataserver import CUT, HANG, packed, serve, tiny_mnist
 from data import fetch, mnist, mnist_wheel
 from data.fetch import DataError, FetchError
 from data.idx import encode_idx, read_idx
-from data.mnist import load_mnist, mnist_split
+from data.mnist import load_mnist
 
 FILES, CONTENT = tiny_mnist()
 
@@ -96,15 +96,6 @@ def test_local_files(
 def test_names_with_a_dot(tmp_path: Path) -> None:
     place(tmp_path / "raw" / "mnist", rename=".idx")
     assert load_mnist().source.kind == "original"
-
-
-def test_split_keeps_the_first_images_for_validation(tmp_path: Path) -> None:
-    place(tmp_path / "raw")
-    data = load_mnist()
-    split = mnist_split(data, validation=5)
-    np.testing.assert_array_equal(split.valid_images_N784, data.train_images_N784[:5])
-    np.testing.assert_array_equal(split.train_labels_N, data.train_labels_N[5:])
-    assert 60_000 - mnist.VALIDATION == 55_000
 
 
 def spoilt(
