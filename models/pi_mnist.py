@@ -21,7 +21,7 @@ class MLP(nn.Module):
     Args:
         sizes: widths from input to logits, such as (784, 1000, 1000, 10).
         norm: normalisation of the hidden layers.
-        logits_norm: normalisation of the last layer's summed inputs (``Norm("none")`` except for BN, O23).
+        logits_norm: normalisation of the last layer's summed inputs (``Norm("none")`` under LN).
         generator: source of the initial weights.
     """
 

@@ -42,10 +42,10 @@ class DrawConfig:
     read: int = MISSING  # filters per axis of the read window
     write: int = MISSING  # and of the write window
     init_std: float = MISSING
-    centre: str = MISSING  # O15: gregor | jbornschein
-    initial_state: str = MISSING  # O17: zeros | learned
-    order: str = MISSING  # O16: shuffle | sequential
-    ln_on: str = MISSING  # N9: both | encoder | decoder
+    centre: str = MISSING  # gregor | jbornschein
+    initial_state: str = MISSING  # zeros | learned
+    order: str = MISSING  # shuffle | sequential
+    ln_on: str = MISSING  # both | encoder | decoder
     train_examples: int = MISSING  # the first n of the 50,000
     eval_examples: int = MISSING  # n of the 10,000, evenly spread, of validation and of test
     eval_samples: int = MISSING  # posterior samples per image in evaluation

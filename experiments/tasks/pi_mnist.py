@@ -25,7 +25,7 @@ from experiments.tasks.base import Loss, Metric, Value
 from models.norm import Norm
 from models.pi_mnist import MLP
 
-N_TRAIN, N_VALID = 55_000, 5_000  # facts: validation = first 5,000 training images, training = the rest
+N_TRAIN, N_VALID = 55_000, 5_000  # paper: 55,000 training cases; ours: the first 5,000 are held out
 
 
 @dataclass
@@ -34,7 +34,7 @@ class PiMnistConfig:
 
     name: str = MISSING
     hidden: list[int] = MISSING  # widths of the hidden layers
-    bn_logits: bool = MISSING  # O23: BN on the logits too; no other norm ever is
+    bn_logits: bool = MISSING  # BN on the logits too; no other norm ever is
     train_examples: int = MISSING  # the first n of the 55,000
     train_eval_examples: int = MISSING  # the first n of those, on which the training NLL is measured
 
