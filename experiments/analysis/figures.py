@@ -167,7 +167,8 @@ def _cut(
     near = rows["value"][rows["value"] <= top + span].max()  # what would hardly squeeze it stays in
     ax.set_ylim(late.min() - 0.06 * span, near + 0.06 * span)
     above = int((rows["value"] > near).sum())
-    return [f"{panel['ylabel']}: {above} value{'s lie' if above > 1 else ' lies'} above the axis, up to {rows['value'].max():.4g}"]
+    words = "values lie" if above > 1 else "value lies"
+    return [f"{panel['ylabel']}: {above} {words} above the axis, up to {rows['value'].max():.4g}"]
 
 
 def _draw_panels(
