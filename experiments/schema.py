@@ -192,7 +192,7 @@ def resolve(raw: DictConfig) -> Config:
     if cfg.norm.name not in task.norms:
         raise ConfigError(f"norm={cfg.norm.name} is not supported by task {task.name}: use {', '.join(task.norms)}")
     if cfg.norm.variance == "auto":
-        # The paper uses the unbiased estimator at batch 4, where the two differ by a third (O24).
+        # The paper uses the unbiased estimator at batch 4, where the two differ by a third.
         cfg.norm.variance = "unbiased" if cfg.train.batch_size <= 16 else "biased"
     cfg.norm.norm()
     _check_train(cfg.train)

@@ -194,7 +194,8 @@ def show(result: dict[str, Any]) -> None:
             f"{row['times_products']:>12.2f}{row['peak_mib']['process']:>10.0f}"
         )
     count, gflop = products["count"], products["gflop"]
-    print(f"{'products alone':<18}{products['ms']:>10.2f}   {count} products, {gflop:.2f} GFLOP\n", flush=True)
+    print(f"{'products alone':<18}{products['ms']:>10.2f}   {count} products, {gflop:.2f} GFLOP")
+    print(f"{'optimizer alone':<18}{result['optimizer']['ms']:>10.2f}\n", flush=True)
 
 
 def main() -> int:

@@ -79,6 +79,7 @@ def test_bench_and_estimate_as_commands(results: Path) -> None:
         assert len(row["all_ms"]) >= 5 and row["peak_mib"]["process"] > 50
         assert row["ms_per_step"] > 0 and row["examples_per_second"] == pytest.approx(4e3 / row["ms_per_step"])
     assert batch["products"]["ms"] > 0 and "products alone" in done.stdout
+    assert "optimizer alone" in done.stdout
     assert 0 < batch["optimizer"]["ms"] < batch["norms"]["none"]["ms_per_step"]
 
     done = make("estimate", *words, timeout=300)
