@@ -133,7 +133,7 @@ def benches() -> str:
             parts = {f"whole step, `{norm}`": row["ms_per_step"] for norm, row in batch["norms"].items()}
             parts |= {f"{part} alone": batch[part]["ms"] for part in ("products", "optimizer")}
             for part, ms in parts.items():
-                where = f"{machine}, {batch['threads']} threads"
+                where = f"{machine}, {batch['threads']} thread{'s' * (batch['threads'] > 1)}"
                 rows.append([f"`{report_['task']}`", str(batch["batch_size"]), part, f"{ms:.2f}", where])
     head = ["task", "batch", "what", "ms (median)", "on"]
     return table(head, rows) if rows else "Nothing is published yet."
