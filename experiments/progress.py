@@ -86,7 +86,8 @@ class Display:
                 self.bars[number] = tqdm(
                     total=status.get("total_steps"),
                     desc=outcome["name"],
-                    bar_format="{desc}: {percentage:3.0f}% |{bar:20}| {postfix}",
+                    bar_format="{desc}: {percentage:3.0f}% |{bar:20}| {unit}",  # tqdm puts a comma before a postfix
+                    unit="",
                     file=sys.stderr,
                     leave=False,
                     dynamic_ncols=True,
@@ -94,7 +95,8 @@ class Display:
             bar = self.bars[number]
             bar.total = status.get("total_steps") or bar.total
             bar.n = status.get("step", bar.n)
-            bar.set_postfix_str(describe(status), refresh=True)
+            bar.unit = describe(status)
+            bar.refresh()
         elif time.monotonic() - self.printed.get(number, self.begun[number]) >= PLAIN_SECONDS:
             self.printed[number] = time.monotonic()
             done = 100 * status.get("step", 0) / max(1, status.get("total_steps") or 1)
