@@ -7,6 +7,7 @@ same terminal. Without a terminal it prints a plain line per job every half minu
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
@@ -63,7 +64,8 @@ class Display:
 
     def __init__(self, sweep: Path, total: int) -> None:
         self.sweep, self.total = sweep, total
-        self.live = sys.stderr.isatty()
+        # A terminal that does not know its width (some pseudo-terminals) cannot show a line that moves.
+        self.live = sys.stderr.isatty() and os.get_terminal_size(sys.stderr.fileno()).columns > 0
         self.bars: dict[int, tqdm[Any]] = {}
         self.finished: set[int] = set()
         self.printed: dict[int, float] = {}

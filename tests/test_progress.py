@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pty
 import re
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +43,10 @@ def sweep(folder: Path, *states: str) -> Path:
 
 def test_a_terminal_shows_a_line_per_running_job(tmp_path: Path) -> None:
     parent, child = pty.openpty()
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 110, 0, 0))
     folder = sweep(tmp_path, "running", "running")
     command = [sys.executable, "-c", CODE, str(folder)]
-    environment = {**os.environ, "COLUMNS": "110", "LINES": "24"}
-    subprocess.run(command, cwd=ROOT, env=environment, stderr=child, check=True, timeout=60)
+    subprocess.run(command, cwd=ROOT, stderr=child, check=True, timeout=60)
     os.set_blocking(parent, False)
     text = ""
     try:
