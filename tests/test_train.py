@@ -23,7 +23,7 @@ from experiments.train import side_by_side
 ROOT = Path(__file__).resolve().parent.parent
 CELL = ["task=pi_mnist", "profile=smoke", "device=cpu", "threads=1"]
 LAUNCHER = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
-LONG = ["train.budget=150", "train.eval_every=15", "train.checkpoint_seconds=0.1"]  # 600 steps
+LONG = ["train.budget=600", "train.eval_every=15", "train.checkpoint_seconds=0.1"]  # 2,400 steps
 SIDE_BY_SIDE = ["-m", *CELL, "seed=0,1", "train.budget=1e6", "train.eval_every=60"]
 
 
@@ -81,7 +81,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def same(folder: Path, other: Path) -> None:
     assert numbers(folder) == numbers(other)
     ours, theirs = (torch.load(f / "checkpoint.pt", weights_only=True) for f in (folder, other))
-    assert ours["position"]["step"] == theirs["position"]["step"] == 600
+    assert ours["position"]["step"] == theirs["position"]["step"] == 2400
     assert all(torch.equal(ours["model"][k], theirs["model"][k]) for k in theirs["model"])
 
 
