@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from experiments.rng import derive, generator
 from experiments.runs import Run, now
@@ -30,7 +30,7 @@ STATUS_SECONDS = 1.0
 
 
 def make_optimizer(model: nn.Module, cfg: Config) -> torch.optim.Optimizer:
-    """Adam in one fused kernel: at batch 4 the optimiser's memory traffic dominates the step."""
+    """Adam in one fused kernel: at batch 4 its memory traffic is a good part of the step (``make bench``)."""
     train = cfg.train
     return torch.optim.Adam(
         model.parameters(), lr=train.lr, betas=(train.beta1, train.beta2), eps=train.adam_eps, fused=True
@@ -167,7 +167,7 @@ class Trainer:
         self.loss, sums = training_step(self.task, self.model, self.optimizer, batch, self.cfg, self.noise)
         for name, (total, count) in sums.items():
             old_total, old_count = self.at.sums.get(name, (0.0, 0))
-            self.at.sums[name] = (old_total + _number(total), old_count + count)
+            self.at.sums[name] = (old_total + total.item(), old_count + count)
         return math.isfinite(self.loss)
 
     def _evaluate(self) -> bool:
@@ -265,10 +265,6 @@ class Trainer:
         self.run.write_meta(ended=now())
         self._tell(state, error)
         return error
-
-
-def _number(total: Tensor | float) -> float:
-    return total.item() if isinstance(total, Tensor) else float(total)
 
 
 def initial_model(task: Task, cfg: Config, device: torch.device) -> nn.Module:
