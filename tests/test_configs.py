@@ -10,6 +10,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
+from experiments.analysis.compare import load_paper
 from experiments.compose import compose_cells
 from experiments.grid import cells, experiment_names, experiment_task, load_figure
 from experiments.schema import CONFIGS, register
@@ -65,6 +66,14 @@ def test_every_cell_of_an_experiment_composes_and_its_figure_shows_what_is_logge
         assert len({cell.seed for cell in grid}) >= 3
         batches = {panel["batch_size"] for panel in figure["panels"]} - {None}
         assert batches <= {cell.batch_size for cell in grid}
+
+
+@pytest.mark.parametrize("task", [task for task in TASKS if (CONFIGS / "paper" / f"{task}.yaml").exists()])
+def test_what_the_paper_prints_is_compared_the_way_the_task_declares(task: str) -> None:
+    paper = load_paper(task)
+    assert paper["task"] == task == experiment_task(paper["experiment"])
+    for row in paper["rows"]:
+        assert row["better"] == TASKS[task].metrics[row["metric"]].better, row["id"]
 
 
 WRONG = [
