@@ -10,11 +10,12 @@ from __future__ import annotations
 import argparse
 import ast
 import difflib
-import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, TypeVar
+
+from experiments.machine import cores
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
@@ -135,8 +136,7 @@ def workers(options: Options, cells: int) -> int:
     Small models gain little from a second thread, so ``JOBS=auto`` runs as many cells side by side as there
     are cores; a GPU is one worker.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    wanted = options.jobs or (1 if _accelerated(options.device) else cores)
+    wanted = options.jobs or (1 if _accelerated(options.device) else cores())
     return min(wanted, max(cells, 1))
 
 
