@@ -61,6 +61,7 @@ class LstmHub : public torch::CustomClassHolder {
       scratch.assign(threads, std::vector<float>(5 * H + WIDTH));
       dx = at::empty({B, I});
     }
+    TORCH_CHECK(!reached[t], second_backward);
     reached[t] = true;
     const int64_t N = 4 * H;
     with_sites(w, [&](auto gates, auto cell) {
