@@ -13,7 +13,6 @@ import difflib
 import hashlib
 import json
 import math
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,8 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from experiments.machine import cores
+from models.kernels import KERNELS
 from models.norm import CONSTANTS, Norm
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -107,6 +108,7 @@ class Config:
     profile: str = MISSING
     device: str = MISSING  # auto | cpu | cuda | mps
     threads: int = MISSING  # torch threads; 0: cores / jobs
+    kernel: str = MISSING  # of recurrent layers: auto | reference | fused
     fail_fast: bool = MISSING
     logger: LoggerConfig = field(default_factory=LoggerConfig)
     paths: PathsConfig = field(default_factory=PathsConfig)
@@ -200,6 +202,8 @@ def resolve(raw: DictConfig) -> Config:
         raise ConfigError(f"logger.name={cfg.logger.name} is unknown: use local or wandb")
     if cfg.logger.mode not in ("auto", "online", "offline"):
         raise ConfigError(f"logger.mode={cfg.logger.mode} is unknown: use auto, online or offline")
+    if cfg.kernel not in KERNELS:
+        raise ConfigError(f"kernel={cfg.kernel} is unknown: use {', '.join(KERNELS)}")
     if cfg.threads < 0:
         raise ConfigError(f"threads={cfg.threads} must be 0 (cores / jobs) or more")
     if cfg.seed < 0:
@@ -276,11 +280,6 @@ def pick_device(name: str) -> torch.device:
 def pick_threads(threads: int, jobs: int) -> int:
     """Torch threads of one job: as asked, or the cores shared out between the jobs."""
     return threads or max(1, cores() // max(1, jobs))
-
-
-def cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def one_line(text: str) -> str:

@@ -15,12 +15,13 @@ from experiments.analysis.output import write_whole
 from scripts.selection import finish, run, say, select
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns 0, or 1 when there was nothing to compare."""
+def main(argv: Sequence[str] | None = None, tell_missing: bool = True) -> int:
+    """Returns 0, or 1 when there was nothing to compare. Names missing cells unless told not to."""
     chosen = select("compare", __doc__, argv, out="compare")
     collection = collect(chosen.runs, chosen.published)
     say(collection.warnings)
     paths: list[Path] = []
+    unprinted = False
     for task in chosen.tasks:
         here = [run for run in collection.runs if run.task == task and chosen.profile in (None, run.profile)]
         if not here:
@@ -31,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             paper = compare.load_paper(task)
         except FileNotFoundError:
             say([f"note: {task} is not compared: configs/paper/{task}.yaml does not exist"])
+            unprinted = True
             continue
         groups, notes = experiment_groups(collection, task, paper["experiment"])
         say(notes)
@@ -39,13 +41,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             rows = compare.rows(paper, group)
             everything += rows
             if chosen.profile in (None, group.profile):
-                say(todo(group, paper["experiment"]))
+                say(todo(group, paper["experiment"]) if tell_missing else [])
                 page = chosen.out / f"{task}-{group.profile}-{group.label}.md"
                 paths.append(write_whole(page, report.to_markdown(rows, task, paper["source"])))
                 print(report.to_text(rows, task), end="\n\n")
         if everything:
             paths.append(write_whole(chosen.out / f"{task}.json", report.to_json(everything)))
-    if not paths:
+    if not paths and not unprinted:
         say([f"error: nothing to compare: {nothing(chosen.tasks, chosen.profile, chosen.runs)}"])
         return 1
     finish(paths)

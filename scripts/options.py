@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
+from experiments.machine import cores
+
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = ROOT / "configs"
@@ -46,6 +48,7 @@ COMMANDS = {
 ANALYSES = {"invariances": ("SEEDS",)}
 
 PROFILES = {"bench": "paper"}
+NO_PROFILE = ("data", "figures", "compare", "status")
 
 
 class OptionError(ValueError):
@@ -93,11 +96,12 @@ def parse(command: str, words: list[str], about: str | None = None) -> Options:
         values[name] = value.strip() or values[name]
     given = {name: value.strip() for name, value in values.items() if (value or "").strip()}
 
+    _check_results()
     analyses = _analyses(command, given)
     tasks = () if given.get("TASK") in ANALYSES else _tasks(command, given.get("TASK"))
     profile = _choice("PROFILE", given.get("PROFILE", PROFILES.get(command, "small")), stems("profile"))
-    # A task may lack a profile that others have (medium, for example).
-    for task in tasks:
+    # A task may lack a profile that others have (medium, for example). Commands without a default look at all.
+    for task in tasks if "PROFILE" in given or command not in NO_PROFILE else ():
         if (CONFIGS / "profile" / profile).is_dir() and not _has_profile(profile, task):
             there = [name for name in stems("profile") if _has_profile(name, task)]
             raise OptionError(f"PROFILE={profile} is not defined for TASK={task}; use {', '.join(there)}")
@@ -139,8 +143,7 @@ def workers(options: Options, cells: int) -> int:
     Small models gain little from a second thread, so ``JOBS=auto`` runs as many cells side by side as there
     are cores; a GPU is one worker.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    wanted = options.jobs or (1 if _accelerated(options.device) else cores)
+    wanted = options.jobs or (1 if _accelerated(options.device) else cores())
     return min(wanted, max(cells, 1))
 
 
@@ -156,6 +159,14 @@ def from_command_line(command: str, about: str | None = None) -> Options:
         return parse(command, sys.argv[1:], about)
     except OptionError as error:
         fail(error)
+
+
+def _check_results() -> None:
+    """Nothing could be written below a file, and nothing would be found there."""
+    root = ROOT / os.environ.get("LN_RESULTS", "results")
+    there = next(path for path in (root, *root.parents) if path.exists())
+    if not there.is_dir():
+        raise OptionError(f"LN_RESULTS={root}: {there} is a file, not a folder; choose another LN_RESULTS")
 
 
 def _tasks(command: str, value: str | None) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import pytest
 
 from experiments.tasks import TASKS
 from scripts import options
-from tests.commands import ROOT, make, run
+from tests.commands import ROOT, TASK_NAMES, make, run
 
 TARGETS = "setup data reproduce sweep figures compare status estimate bench test lint clean".split()
 
@@ -27,10 +27,10 @@ def test_help_has_one_line_for_each_target_and_the_variables() -> None:
 
 
 WRONG = [
-    ("reproduce", "TASK is missing; choose from: draw, pi_mnist, invariances, all"),
-    ("sweep", "TASK is missing; choose from: draw, pi_mnist"),
-    ("data TASK=mnist", "TASK=mnist is unknown (did you mean pi_mnist?); choose from: draw, pi_mnist, all"),
-    ("estimate TASK=all", "TASK=all is unknown; choose from: draw, pi_mnist"),
+    ("reproduce", f"TASK is missing; choose from: {TASK_NAMES}, invariances, all"),
+    ("sweep", f"TASK is missing; choose from: {TASK_NAMES}"),
+    ("data TASK=mnist", f"TASK=mnist is unknown (did you mean pi_mnist?); choose from: {TASK_NAMES}, all"),
+    ("estimate TASK=all", f"TASK=all is unknown; choose from: {TASK_NAMES}"),
     ("reproduce TASK=draw PROFILE=smal", "(did you mean small?); choose from: medium, paper, small, smoke"),
     ("reproduce TASK=draw NORM=gn", "NORM=gn is unknown"),
     ("reproduce TASK=draw NORM=none,bn", "NORM=bn is not supported by TASK=draw; choose from: none, wn, ln"),
@@ -48,11 +48,11 @@ WRONG = [
     ("status PROFILE=huge", "PROFILE=huge is unknown"),
     ("sweep TASK=invariances", "TASK=invariances has neither data nor runs; use make reproduce TASK=invariances"),
     ("figures TASK=invariances", "use make reproduce TASK=invariances"),
-    ("reproduce TASK=invariants", "(did you mean invariances?); choose from: draw, pi_mnist, invariances, all"),
+    ("reproduce TASK=invariants", f"(did you mean invariances?); choose from: {TASK_NAMES}, invariances, all"),
     ("reproduce TASK=invariances PROFILE=smoke", "PROFILE=smoke does nothing with TASK=invariances, which"),
     ("reproduce TASK=invariances NORM=ln", "NORM=ln does nothing with TASK=invariances"),
     ("reproduce TASK=invariances SEEDS=x", "SEEDS=x must list whole numbers"),
-    ('figures TASK="; touch broken"', "is unknown; choose from: draw, pi_mnist, all"),
+    ('figures TASK="; touch broken"', f"is unknown; choose from: {TASK_NAMES}, all"),
 ]
 
 
@@ -66,6 +66,17 @@ def test_a_wrong_value_is_one_line_that_names_the_valid_ones(words: str, message
     assert first.startswith("error: ") and message in first
     assert all(line.startswith("make: ***") for line in rest), "nothing but make's own remark follows"
     assert not done.stdout and not any(results.iterdir()) and not (ROOT / "broken").exists()
+
+
+@pytest.mark.parametrize("target", ["reproduce", "sweep", "estimate", "bench", "figures", "compare", "status"])
+def test_results_in_a_file_are_refused(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LN_RESULTS", str(tmp_path / "file" / "below"))
+    done = make(target, "TASK=draw")
+    assert done.returncode == 2 and not done.stdout
+    assert f"error: LN_RESULTS={tmp_path}/file/below: {tmp_path}/file is a file, not a folder" in done.stderr
+    monkeypatch.setenv("LN_RESULTS", str(tmp_path / "new" / "below"))
+    assert make(f"check-{target}", "TASK=draw").returncode == 0
 
 
 def test_a_gpu_that_is_not_there() -> None:
