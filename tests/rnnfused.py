@@ -63,7 +63,8 @@ def data(layer: Any, steps: int, batch: int) -> tuple[Tensor, Any]:
 
 def apart(ours: Results, theirs: Results) -> dict[str, float]:
     """The largest difference of each tensor, relative to its largest entry."""
-    return {name: off / theirs[name].abs().max().item() for name, off in distance(ours, theirs).items()}
+    peaks = {name: t.abs().max().item() for name, t in theirs.items()}
+    return {name: off / (peaks[name] or 1e-30) for name, off in distance(ours, theirs).items()}
 
 
 def distance(ours: Results, theirs: Results) -> dict[str, float]:
