@@ -96,10 +96,11 @@ def _compile(compiler: str, library: Path) -> None:
     print("building the fused recurrent kernels (once, under a minute)", file=sys.stderr, flush=True)
     work = library.with_suffix(f".{os.getpid()}")
     work.mkdir()
+    running: list[subprocess.Popen[str]] = []
     try:
         abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
         paths = [word for path in [*include_paths(), _python_headers()] for word in ("-isystem", path)]
-        objects, running = [], []
+        objects = []
         for source in SOURCES.glob("*.cpp"):
             objects.append(str(work / f"{source.stem}.o"))
             words = [compiler, "-c", str(source), "-o", objects[-1], *flags(), abi, *paths]
@@ -108,7 +109,8 @@ def _compile(compiler: str, library: Path) -> None:
         for process in running:
             _, errors = process.communicate()
             if process.returncode:
-                raise RuntimeError(next((line for line in errors.splitlines() if "error" in line), errors))
+                silent = f"{compiler} ended with exit status {process.returncode} and said nothing"
+                raise RuntimeError(next((line for line in errors.splitlines() if "error" in line), errors or silent))
         torch_libraries = [f"-L{path}" for path in library_paths()]
         words = [compiler, "-shared", *objects, "-o", str(work / library.name), *flags(), *torch_libraries]
         words += ["-ltorch", "-ltorch_cpu", "-lc10", "-ltorch_python"]
@@ -117,6 +119,9 @@ def _compile(compiler: str, library: Path) -> None:
             raise RuntimeError(linked.stderr)
         os.replace(work / library.name, library)
     finally:
+        for process in running:  # after a failure the others would go on for nothing
+            process.kill()
+            process.wait()
         shutil.rmtree(work, ignore_errors=True)
 
 
