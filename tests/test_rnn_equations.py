@@ -112,6 +112,7 @@ EXPECTED = {  # norm, bias mode -> parameters of a cell of either kind beyond th
     ("none", "minimal"): {"b"},
     ("wn", "official"): {"b"},
     ("ln", "official"): {"b", "sx", "bx", "sh", "bh"},
+    ("ln", "paper"): {"sx", "bx", "sh", "bh"},  # and the LSTM's b
     ("ln", "minimal"): {"b", "sx", "sh"},
     ("bn", "minimal"): {"b", "sx", "sh"},
 }
@@ -123,8 +124,9 @@ def test_the_parameters_of_a_cell_are_those_its_equations_name(kind: str, norm: 
     steps: dict[str, Any] = {"max_steps": 2} if norm == "bn" else {}
     layer = build(kind, norm=norm, bias_mode=mode, **steps)
     weights = {"gW", "vW", "gU", "vU"} if norm == "wn" else {"W", "U"}
-    cell_norm = {"sc", "bc"} if kind == "lstm" and norm in ("ln", "bn") else set()
-    assert set(parameters_of(layer.cells[0])) == EXPECTED[norm, mode] | weights | cell_norm
+    more = {"b"} if kind == "lstm" and mode == "paper" else set()
+    more |= {"sc", "bc"} if kind == "lstm" and norm in ("ln", "bn") else set()
+    assert set(parameters_of(layer.cells[0])) == EXPECTED[norm, mode] | weights | more
     if norm != "bn":
         sites = {"lstm": 3, "gru": 4}[kind]  # the GRU's two groups are normalised separately
         assert count_normalisers(layer) == {

@@ -97,9 +97,9 @@ def test_the_fused_kernel_clamps_alike(case: dict[str, Any]) -> None:
     layer = layer_of("lstm", INPUTS, H, gate_clip=CLIP, **case)
     x, weight = random(T, B, INPUTS, dtype=torch.float32), random(T, B, H, dtype=torch.float32, seed=5)
     h, c = (part[0] for part in states(layer, B, dtype=torch.float32))
-    exactly: Any = tuple(t.double() for t in (x, h, c, weight))
-    wanted = by_hand(parameters_of(layer.cells[0]), *exactly, CLIP)
-    exact = of_the_layer(with_kernel(layer, "reference").double(), *exactly)
+    x64, h64, c64, weight64 = (t.double() for t in (x, h, c, weight))
+    wanted = by_hand(parameters_of(layer.cells[0]), x64, h64, c64, weight64, CLIP)
+    exact = of_the_layer(with_kernel(layer, "reference").double(), x64, h64, c64, weight64)
     found = of_the_layer(layer, x, h, c, weight)
     assert max(apart(exact, wanted).values()) < 1e-12
     assert max(apart(found, wanted).values()) < 1e-5
