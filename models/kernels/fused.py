@@ -18,7 +18,14 @@ if TYPE_CHECKING:
 
 
 def sequence(cell: Any, x_TBI: Tensor, state: Any, lengths_B: Tensor | None) -> tuple[Tensor, Any]:
-    """One cell over all steps. Returns the outputs (T, B, H), beyond a length copies of the last, and the state."""
+    """One cell over all steps. Returns the outputs (T, B, H), beyond a length copies of the last, and the state.
+
+    Kept for the backward pass, besides the inputs and parameters, per step and case, in floats: of the LSTM 10 H + 10
+    (the normalised W x and U h, 4 H each, c, and h, which is the output; 1/sigma of each gate's projections, mean and
+    1/sigma of c), or 6 H + 10 without LN at the gates (W x + U h, c, h); of the GRU 7 H + 6 (the normalised W x and
+    U h, 3 H each, and h; 1/sigma). The gates are computed again. The backward pass writes its gradients over these
+    buffers, so there is one per forward pass.
+    """
     from models.cells import State
 
     extension = _extension()
