@@ -157,13 +157,15 @@ def recurrent() -> str:
     others = [name for name in dict.fromkeys(row["candidate"] for row in found) if name != "builtin"]
     body = []
     for layer in dict.fromkeys(row["layer"] for row in found):
-        of = {row["candidate"]: row for row in found if row["layer"] == layer}
-        ratios = [f"{of[name]['ratio']:.2f}" if name in of else "-" for name in others]
-        shape = ", ".join(map(str, of["builtin"]["shape"]))
-        body.append([layer, shape, f"{of['builtin']['ms']:.0f}", *ratios])
-    rounds = min(len(taken) for layer in about["all_ms"].values() for taken in layer.values())
+        by_name = {row["candidate"]: row for row in found if row["layer"] == layer}
+        ratios = [f"{by_name[name]['ratio']:.2f}" if name in by_name else "-" for name in others]
+        shape = ", ".join(map(str, by_name["builtin"]["shape"]))
+        body.append([layer, shape, f"{by_name['builtin']['ms']:.0f}", *ratios])
+    rounds = {name: len(taken) for layer in about["all_ms"].values() for name, taken in layer.items()}
+    fewer = ", ".join(f"`{name}` {count}" for name, count in rounds.items() if count < rounds["builtin"])
+    of = f"medians of {rounds['builtin']} rounds{f' ({fewer})' * bool(fewer)}"
     head = ["layer", "T, B, inputs, H", "builtin, ms", *(f"`{name}`" for name in others)]
-    return f"{table(head, body)}\n\n{bench_rnn.header(about)}; medians of {rounds} rounds."
+    return f"{table(head, body)}\n\n{bench_rnn.header(about)}; {of}."
 
 
 def switches() -> str:

@@ -15,6 +15,7 @@ from scripts.measure import synchronize
 
 WARM_UP, LEAST_ROUNDS, MOST_ROUNDS, SECONDS = 2, 7, 50, 15.0
 TURN_SECONDS = 0.1
+TRIALS = 2  # calls of a product by each library
 ATEN = torch.ops.aten
 # Operation -> positions of its two factors.
 PRODUCTS = {
@@ -24,6 +25,7 @@ PRODUCTS = {
     ATEN.baddbmm.default: (1, 2),
 }
 Product = tuple[Tensor, Tensor]
+Multiply = Callable[[Tensor, Tensor, Tensor], Tensor]  # a, b, a place where it may write -> a b
 
 
 class Recorder(TorchDispatchMode):
@@ -40,24 +42,46 @@ class Recorder(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+def by_blas(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
+    """The product as ``torch.mm`` and the layers of PyTorch take it, but for ``torch.nn.LSTM``."""
+    return (torch.bmm if a.dim() == 3 else torch.mm)(a, b, out=out)
+
+
+def by_onednn(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
+    """The product as ``torch.nn.LSTM`` takes it; on some processors twice as fast. It makes a place of its own."""
+    product: Tensor = torch.ops.mkldnn._linear_pointwise(a, b.t(), None, "none", [], "")
+    return product
+
+
+def libraries() -> list[Multiply]:
+    """What PyTorch can multiply matrices with on a CPU."""
+    return [by_blas, by_onednn] if hasattr(torch.ops.mkldnn, "_linear_pointwise") else [by_blas]
+
+
 class Floor:
     """The matrix products of one step, in their order, on factors of the same shapes and layouts.
+
+    Args:
+        products: the pairs of factors.
+        device: where.
+        by: libraries; each product is given to the one that is fastest at it.
 
     Attributes:
         count: number of products.
         gflop: multiplications and additions, in units of 1e9.
     """
 
-    def __init__(self, products: Sequence[Product], device: torch.device) -> None:
+    def __init__(self, products: Sequence[Product], device: torch.device, by: Sequence[Multiply] = (by_blas,)) -> None:
         self.device, self.count = device, len(products)
         self.gflop = sum(2 * a.numel() * b.shape[-1] for a, b in products) / 1e9
-        kept: dict[tuple[Any, ...], tuple[Callable[..., Tensor], Tensor, Tensor, Tensor]] = {}
+        kept: dict[tuple[Any, ...], tuple[Multiply, Tensor, Tensor, Tensor]] = {}
         self.calls = []
         for a, b in products:
             key = (a.shape, a.stride(), b.shape, b.stride())
             if key not in kept:
                 out = torch.empty(*a.shape[:-1], b.shape[-1], device=device)
-                kept[key] = (torch.bmm if a.dim() == 3 else torch.mm, _like(a), _like(b), out)
+                factors = _like(a), _like(b), out
+                kept[key] = (_fastest(by, factors), *factors)
             self.calls.append(kept[key])
 
     @torch.no_grad()
@@ -65,9 +89,21 @@ class Floor:
         """Runs them all. Returns seconds."""
         start = time.perf_counter()
         for multiply, a, b, out in self.calls:
-            multiply(a, b, out=out)
+            multiply(a, b, out)
         synchronize(self.device)
         return time.perf_counter() - start
+
+
+@torch.no_grad()
+def _fastest(by: Sequence[Multiply], factors: tuple[Tensor, Tensor, Tensor]) -> Multiply:
+    """The library with the shortest of a few calls."""
+
+    def seconds(multiply: Multiply) -> float:
+        start = time.perf_counter()
+        multiply(*factors)
+        return time.perf_counter() - start
+
+    return by[0] if len(by) == 1 else min(by, key=lambda multiply: min(seconds(multiply) for _ in range(TRIALS)))
 
 
 def _like(x: Tensor) -> Tensor:
@@ -78,10 +114,14 @@ def _like(x: Tensor) -> Tensor:
 
 
 def turns(
-    timers: Mapping[str, Callable[[], float]], warm_up: int = WARM_UP, seconds_at_least: float = SECONDS
+    timers: Mapping[str, Callable[[], float]],
+    warm_up: int = WARM_UP,
+    seconds_at_least: float = SECONDS,
+    every: Mapping[str, int] | None = None,
 ) -> dict[str, list[float]]:
     """Runs the timers in turn, round after round. Returns seconds per call and round, warm-up left out.
 
+    ``every``: timers that take part only in each second (third, …) round, the first one included.
     Rounds go on until ``seconds_at_least`` have passed, within ``LEAST_ROUNDS`` and ``MOST_ROUNDS``.
 
     A turn lasts a tenth of a second, however short the call, and its first call does not count: the caches that the
@@ -93,6 +133,8 @@ def turns(
         if number == warm_up:
             start = time.perf_counter()
         for name, timer in timers.items():
+            if number > warm_up and (number - warm_up) % (every or {}).get(name, 1):
+                continue
             first = timer()
             taken = [timer() for _ in range(max(1, int(TURN_SECONDS / first)))] if first < TURN_SECONDS else [first]
             if number >= warm_up:
