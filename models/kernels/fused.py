@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from models.inputs import Step
 from models.kernels import build
 
 if TYPE_CHECKING:
@@ -38,12 +39,12 @@ class LSTMSteps:
     """
 
     def __init__(self, cell: LSTMCell, steps: int, batch: int) -> None:
-        self.cell = cell
+        self.step = Step(cell, steps, batch)
         self.steps = _extension().LstmSteps(steps, batch, _lstm_parameters(cell))
 
     def __call__(self, x_BI: Tensor | tuple[Tensor, ...], state: State) -> State:
         """One step. ``x_BI``: the input, or tensors whose concatenation along axis 1 it is."""
-        parts = list(x_BI) if isinstance(x_BI, tuple) else [x_BI]
+        parts = self.step.check(x_BI, state)
         return type(state)(*self.steps.step(parts, state.h_BH, state.c_BH))
 
 
