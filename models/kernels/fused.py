@@ -39,18 +39,20 @@ class LSTMSteps:
     """
 
     def __init__(self, cell: LSTMCell, steps: int, batch: int) -> None:
-        self.step = Step(cell, steps, batch)
+        from models.cells import State
+
+        self.step, self.state = Step(cell, steps, batch), State
         self.steps = _extension().LstmSteps(steps, batch, _lstm_parameters(cell))
 
     def __call__(self, x_BI: Tensor | tuple[Tensor, ...], state: State) -> State:
         """One step. ``x_BI``: the input, or tensors whose concatenation along axis 1 it is."""
         parts = self.step.check(x_BI, state)
-        return type(state)(*self.steps.step(parts, state.h_BH, state.c_BH))
+        return self.state(*self.steps.step(parts, *state))
 
 
-def window_grid(filters: int, slope: float, origin: float, spacing: float, row_sum_eps: float) -> Any:
+def window_grid(filters: int, pixels: int, slope: float, origin: float, spacing: float, row_sum_eps: float) -> Any:
     """The grid of a window, as ``window_read`` and ``window_write`` take it; see ``models.attention``."""
-    return _extension().WindowGrid(filters, slope, origin, spacing, row_sum_eps)
+    return _extension().WindowGrid(filters, pixels, slope, origin, spacing, row_sum_eps)
 
 
 def window_read(window_B5: Tensor, image_BAA: Tensor, canvas_BAA: Tensor, grid: Any) -> Tensor:
