@@ -52,7 +52,6 @@ SHAPES: dict[str, Shape] = {
     "GRU skip": (30, 64, 620, 2400),
 }
 WARM_UP = 1  # a round with every candidate
-EVERY = {"ln_reference": 2, "bn": 2}  # the slow ones sit out every other round
 
 
 class Pass:
@@ -101,14 +100,13 @@ def rows(layer: str, shape: Shape, seconds: Mapping[str, list[float]]) -> list[d
     """The rows of one shape."""
     result = []
     for candidate, taken in seconds.items():
-        same_rounds = seconds["builtin"][:: EVERY.get(candidate, 1)]
         result.append(
             {
                 "layer": layer,
                 "shape": list(shape),
                 "candidate": candidate,
                 "ms": 1e3 * statistics.median(taken),
-                "ratio": statistics.median(a / b for a, b in zip(taken, same_rounds, strict=True)),
+                "ratio": statistics.median(a / b for a, b in zip(taken, seconds["builtin"], strict=True)),
             }
         )
     return result
@@ -156,7 +154,7 @@ def bench(shapes: Mapping[str, Shape] = SHAPES) -> int:
     print(header(about), flush=True)
     found = []
     for layer, shape in shapes.items():
-        seconds = turns(candidates(layer.split()[0], shape), warm_up=WARM_UP, seconds_at_least=0.0, every=EVERY)
+        seconds = turns(candidates(layer.split()[0], shape), warm_up=WARM_UP, seconds_at_least=0.0)
         found += rows(layer, shape, seconds)
         about["all_ms"][layer] = {name: [round(1e3 * s, 3) for s in taken] for name, taken in seconds.items()}
         show(found[-len(seconds) :], seconds)

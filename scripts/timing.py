@@ -117,11 +117,9 @@ def turns(
     timers: Mapping[str, Callable[[], float]],
     warm_up: int = WARM_UP,
     seconds_at_least: float = SECONDS,
-    every: Mapping[str, int] | None = None,
 ) -> dict[str, list[float]]:
     """Runs the timers in turn, round after round. Returns seconds per call and round, warm-up left out.
 
-    ``every``: timers that take part only in each second (third, …) round, the first one included.
     Rounds go on until ``seconds_at_least`` have passed, within ``LEAST_ROUNDS`` and ``MOST_ROUNDS``.
 
     A turn lasts a tenth of a second, however short the call, and its first call does not count: the caches that the
@@ -133,8 +131,6 @@ def turns(
         if number == warm_up:
             start = time.perf_counter()
         for name, timer in timers.items():
-            if number > warm_up and (number - warm_up) % (every or {}).get(name, 1):
-                continue
             first = timer()
             taken = [timer() for _ in range(max(1, int(TURN_SECONDS / first)))] if first < TURN_SECONDS else [first]
             if number >= warm_up:
