@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,9 @@ MIN_RATE = 20_000  # bytes per second after the first 20 s; slower than this is 
 PROVENANCE = "source.json"
 GZIP = b"\x1f\x8b"
 STALE_S = 3600.0  # leftovers of a killed process older than this are removed
+
+# How a data set's ``get`` tells of its files: (present | fetched | stand-in | optional | missing, which file).
+Say = Callable[[str, object], None]
 
 _unreachable: dict[str, str] = {}  # server -> reason; asked once per process
 
@@ -117,6 +120,18 @@ def find_set(
             wanted = ", ".join(f"{name}[.gz]" for name in missing)
             raise DataError(f"{folder}: incomplete, missing {wanted}; place them next to the others")
     return None
+
+
+def say_files(say: Say, before: Sequence[Path] | None, now: Sequence[Path] | None) -> None:
+    """Tells of a set's files after it was loaded: fetched if they were not there ``before``."""
+    for path in now or ():
+        say("present" if before else "fetched", path)
+
+
+def say_missing(say: Say, names: Sequence[str]) -> None:
+    """Tells of the files that could not be had."""
+    for name in names:
+        say("missing", f"{name}[.gz]")
 
 
 def record_origin(folder: Path, origin: str) -> None:
