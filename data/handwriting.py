@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from data import iam_ondb, pen_stand_in
+import os
+
+from data import iam_ondb, pen_fonts, pen_stand_in
+from data.fetch import DataError, Say, Source, say_files, say_missing
 from data.strokes import Lines
 
 
@@ -17,3 +20,23 @@ def load_handwriting(*, skip_bad: bool = False) -> Lines:
     """
     folder = iam_ondb.locate()
     return pen_stand_in.load_stand_in() if folder is None else iam_ondb.load_iam(folder, skip_bad=skip_bad)
+
+
+def get(say: Say) -> Source:
+    """Says where IAM-OnDB is, or gets what the stand-in is made from; see ``scripts.get_data``. Raises ``DataError``."""
+    if (folder := iam_ondb.locate()) is not None:
+        source = load_handwriting(skip_bad=os.environ.get("LN_SKIP_BAD", "").lower() == "true").source
+        for name in ("lineStrokes", "ascii"):
+            say("present", folder / name)
+        return source
+    before = pen_fonts.locate()
+    try:
+        source = load_handwriting().source
+    except DataError:
+        if not before:
+            say_missing(say, [name for name, _ in pen_fonts.WHEELS.values()])
+        raise
+    say_files(say, before, pen_fonts.locate())
+    say("stand-in", "IAM-OnDB: made from these")
+    say("optional", f"for the paper's own data {iam_ondb.where_to_place()}")
+    return source

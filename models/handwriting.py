@@ -14,8 +14,6 @@ Shapes: T steps, B batch, H units, U characters, C symbols, Y outputs.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -69,6 +67,19 @@ class HandwritingSizes:
     kernel: str = "auto"
 
 
+class Carry(NamedTuple):
+    """Where a part of a line ends and the next one starts: every layer's state, w and kappa."""
+
+    states: tuple[State, ...]
+    window_BC: Tensor
+    kappa_BK: Tensor
+
+    def detached(self) -> Carry:
+        """The same, without the way back: the gradient is cut here."""
+        states = tuple(State(h_BH.detach(), c_BH.detach()) for h_BH, c_BH in self.states)
+        return Carry(states, self.window_BC.detach(), self.kappa_BK.detach())
+
+
 class Written(NamedTuple):
     """A generated line: offsets and end-of-stroke bits ``points_T3``, and the window's ``weight_TU``."""
 
@@ -111,31 +122,50 @@ class Handwriting(nn.Module):
         weight_normed(self.window.linear, norm)
         weight_normed(self.output, norm)
 
-    def forward(self, x_TB3: Tensor, labels_BU: Tensor, text_lengths_B: Tensor) -> Tensor:
+    def forward(
+        self, x_TB3: Tensor, labels_BU: Tensor, text_lengths_B: Tensor, carry: Carry | None = None
+    ) -> tuple[Tensor, Carry]:
         """Outputs (T, B, Y) of the densities of the offsets that follow each input.
 
         Args:
             x_TB3: inputs: zeros, then the offsets before each predicted one.
             labels_BU: texts, padded with anything.
             text_lengths_B: their lengths.
+            carry: how the part before ended; None at the start of the lines.
+
+        Returns:
+            the outputs, and how this part ends.
         """
         text = encode_text(labels_BU, text_lengths_B, self.sizes.symbols, x_TB3.dtype)
+        carry = carry or self._start(text)
         with cached_weights():  # WN: each w = g v/||v|| is computed once per call
-            h_TBH, window_TBC = self._first(x_TB3, text)
-            hidden = [h_TBH]
-            for layer in self.layers[1:]:
+            h_TBH, window_TBC, state, kappa_BK = self._first(x_TB3, text, carry)
+            hidden, states = [h_TBH], [state]
+            for layer, start in zip(self.layers[1:], carry.states[1:], strict=True):
                 run = self._by_step if self.sizes.clip == "states" else _whole
-                hidden.append(run(layer, torch.cat((x_TB3, window_TBC, hidden[-1]), 2)))
+                h_TBH, state = run(layer, torch.cat((x_TB3, window_TBC, hidden[-1]), 2), start)
+                hidden.append(h_TBH)
+                states.append(state)
             output_TBY = self.output(torch.cat(hidden, 2))
-        return self._clipped(output_TBY, OUTPUT_CLIP) if self.sizes.clip != "none" else output_TBY
+        if self.sizes.clip != "none":
+            output_TBY = self._clipped(output_TBY, OUTPUT_CLIP)
+        return output_TBY, Carry(tuple(states), window_TBC[-1], kappa_BK)
 
-    def _first(self, x_TB3: Tensor, text: Text) -> tuple[Tensor, Tensor]:
-        """First layer and window, step by step: (T, B, H) and (T, B, C)."""
-        steps, batch, _ = x_TB3.shape
-        cell = self.layers[0].cells[0]
-        advance, state = cell.begin(steps, batch), cell.initial(batch)
+    def _start(self, text: Text) -> Carry:
+        """Zero states, and w_0."""
+        batch = len(text.onehot_BUC)
+        window_BC = text.onehot_BUC[:, 0] if self.sizes.first_window == "first" else None
+        return Carry(
+            tuple(layer.cells[0].initial(batch) for layer in self.layers),
+            text.onehot_BUC.new_zeros(batch, self.sizes.symbols) if window_BC is None else window_BC,
+            self.window.start(text),
+        )
+
+    def _first(self, x_TB3: Tensor, text: Text, carry: Carry) -> tuple[Tensor, Tensor, State, Tensor]:
+        """First layer and window, step by step: (T, B, H), (T, B, C), the last state and kappa."""
+        advance = self.layers[0].cells[0].begin(*x_TB3.shape[:2])
         parameters = self.window.parameters_of_step()
-        window_BC, kappa_BK = self._first_window(text), self.window.start(text)
+        state, window_BC, kappa_BK = carry.states[0], carry.window_BC, carry.kappa_BK
         hidden, windows = [], []
         for x_B3 in x_TB3.unbind(0):
             state = self._state(advance((x_B3, window_BC), state))
@@ -143,23 +173,16 @@ class Handwriting(nn.Module):
             window_BC = self._clipped_state(window_BC)
             hidden.append(state.h_BH)
             windows.append(window_BC)
-        return torch.stack(hidden), torch.stack(windows)
+        return torch.stack(hidden), torch.stack(windows), state, kappa_BK
 
-    def _by_step(self, layer: LSTM, x_TBI: Tensor) -> Tensor:
+    def _by_step(self, layer: LSTM, x_TBI: Tensor, state: State) -> tuple[Tensor, State]:
         """A layer whose states' gradients are clipped at each step."""
-        cell = layer.cells[0]
-        advance, state = cell.begin(*x_TBI.shape[:2]), cell.initial(x_TBI.shape[1])
+        advance = layer.cells[0].begin(*x_TBI.shape[:2])
         hidden = []
         for x_BI in x_TBI.unbind(0):
             state = self._state(advance(x_BI, state))
             hidden.append(state.h_BH)
-        return torch.stack(hidden)
-
-    def _first_window(self, text: Text) -> Tensor:
-        """w_0."""
-        if self.sizes.first_window == "first":
-            return text.onehot_BUC[:, 0]
-        return text.onehot_BUC.new_zeros(len(text.onehot_BUC), self.sizes.symbols)
+        return torch.stack(hidden), state
 
     def _state(self, state: State) -> State:
         return State(*(self._clipped_state(part) for part in state))
@@ -175,9 +198,7 @@ class Handwriting(nn.Module):
         return value
 
     @torch.no_grad()
-    def write(
-        self, labels_BU: Tensor, text_lengths_B: Tensor, noise_TB4: Tensor, bias: float = 0.0
-    ) -> list[Written]:
+    def write(self, labels_BU: Tensor, text_lengths_B: Tensor, noise_TB4: Tensor, bias: float = 0.0) -> list[Written]:
         """Writes texts, one step after the other (Graves, section 5.4).
 
         A line ends when the window looks past its last character more than at any other, or with the noise.
@@ -195,8 +216,8 @@ class Handwriting(nn.Module):
         with cached_weights():
             advance = [layer.cells[0].begin(steps, batch) for layer in self.layers]
             parameters = self.window.parameters_of_step()
-            states = [layer.cells[0].initial(batch) for layer in self.layers]
-            look = Look(self._first_window(text), text.onehot_BUC.new_zeros(0), self.window.start(text))
+            start = self._start(text)
+            states, look = list(start.states), Look(start.window_BC, start.window_BC, start.kappa_BK)
             x_B3, ends_B = noise_TB4.new_zeros(batch, 3), torch.full((batch,), steps)
             points, weights = [], []
             for t, noise_B4 in enumerate(noise_TB4.unbind(0)):
@@ -216,5 +237,7 @@ class Handwriting(nn.Module):
         return [Written(points_TB3[:end, b], weight_TBU[:end, b, :size]) for b, (end, size) in enumerate(lengths)]
 
 
-def _whole(layer: LSTM, x_TBI: Tensor) -> Tensor:
-    return layer(x_TBI)[0]
+def _whole(layer: LSTM, x_TBI: Tensor, state: State) -> tuple[Tensor, State]:
+    """A layer that takes the whole sequence at once."""
+    h_TBH, (h_LBH, c_LBH) = layer(x_TBI, State(state.h_BH[None], state.c_BH[None]))
+    return h_TBH, State(h_LBH[0], c_LBH[0])

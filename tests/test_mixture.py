@@ -22,9 +22,7 @@ def reference(output_Y: Tensor, target_3: Tensor) -> Tensor:
     end = output_Y[..., 0]
     weight, mx, my, sx, sy, r = output_Y[..., 1:].chunk(6, -1)
     sx, sy, rho = sx.exp(), sy.exp(), r.tanh()
-    covariance = torch.stack(
-        (torch.stack((sx**2, rho * sx * sy), -1), torch.stack((rho * sx * sy, sy**2), -1)), -2
-    )
+    covariance = torch.stack((torch.stack((sx**2, rho * sx * sy), -1), torch.stack((rho * sx * sy, sy**2), -1)), -2)
     points = MixtureSameFamily(Categorical(logits=weight), MultivariateNormal(torch.stack((mx, my), -1), covariance))
     ends = Bernoulli(probs=1 / (1 + end.exp()))
     return -points.log_prob(target_3[..., :2]) - ends.log_prob(target_3[..., 2])
