@@ -121,14 +121,24 @@ class LstmHub {
 
 namespace {
 
-// An autograd function's arguments are tensors and plain values; the hub travels in one of these.
+// What a node keeps is tensors and plain values; the hub travels in a capsule, which needs no registration. (An
+// argument of a class of our own would: PyTorch looks every argument up among the registered ones.)
 struct HubHolder : torch::CustomClassHolder {
   explicit HubHolder(std::shared_ptr<LstmHub> hub) : hub(std::move(hub)) {}
   std::shared_ptr<LstmHub> hub;
 };
+using HubAddress = int64_t;  // of a shared pointer that lives as long as the call it is an argument of
+
+HubAddress address_of(const std::shared_ptr<LstmHub>& hub) { return reinterpret_cast<HubAddress>(&hub); }
+
+std::shared_ptr<LstmHub> keep(AutogradContext* ctx, HubAddress address) {
+  const auto& hub = *reinterpret_cast<const std::shared_ptr<LstmHub>*>(address);
+  ctx->saved_data["hub"] = c10::IValue::make_capsule(c10::make_intrusive<HubHolder>(hub));
+  return hub;
+}
 
 std::shared_ptr<LstmHub> hub_of(AutogradContext* ctx) {
-  return ctx->saved_data["hub"].toCustomClass<HubHolder>()->hub;
+  return static_cast<HubHolder*>(ctx->saved_data["hub"].toCapsule().get())->hub;
 }
 
 // Depends on the parameters; every step depends on its token.
@@ -137,8 +147,8 @@ class Parameters : public torch::autograd::Function<Parameters> {
   static Tensor forward(AutogradContext* ctx, const Tensor& /*weight_ih*/, const Maybe& /*inner*/,
                         const Tensor& /*weight_hh*/, const Maybe& /*gain_x*/, const Maybe& /*gain_r*/,
                         const Tensor& /*bias*/, const Maybe& /*gain_c*/, const Maybe& /*bias_c*/,
-                        const c10::intrusive_ptr<HubHolder>& holder) {
-    ctx->saved_data["hub"] = holder;
+                        HubAddress hub) {
+    keep(ctx, hub);
     return at::zeros({});
   }
   static variable_list backward(AutogradContext* ctx, const variable_list&) {
@@ -151,15 +161,15 @@ class Parameters : public torch::autograd::Function<Parameters> {
 class Step : public torch::autograd::Function<Step> {
  public:
   static variable_list forward(AutogradContext* ctx, const Tensor& token, const Tensor& h, const Tensor& c,
-                               at::TensorList xs, const c10::intrusive_ptr<HubHolder>& holder, int64_t t) {
-    ctx->saved_data["hub"] = holder;
+                               at::TensorList xs, HubAddress address, int64_t t) {
+    const auto hub = keep(ctx, address);
     ctx->saved_data["t"] = t;
     std::vector<int64_t> widths;
     std::vector<Tensor> parts;
     for (const Tensor& x : xs) widths.push_back(x.size(1)), parts.push_back(x.contiguous());
     ctx->saved_data["widths"] = widths;
     Tensor h_new = at::empty_like(h, at::MemoryFormat::Contiguous), c_new = at::empty_like(h_new);
-    holder->hub->forward(t, parts, h.contiguous(), c.contiguous(), h_new, c_new);
+    hub->forward(t, parts, h.contiguous(), c.contiguous(), h_new, c_new);
     return {h_new, c_new};
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -188,12 +198,12 @@ LstmSteps::LstmSteps(int64_t T, int64_t B, const LstmParameters& p) {
     if (tensor->defined()) *tensor = tensor->detach().contiguous();
   hub_ = std::make_shared<LstmHub>(T, B, plain);
   token_ = Parameters::apply(p.weight_ih, maybe(p.inner), p.weight_hh, maybe(p.gain_x), maybe(p.gain_r), p.bias,
-                             maybe(p.gain_c), maybe(p.bias_c), c10::make_intrusive<HubHolder>(hub_));
+                             maybe(p.gain_c), maybe(p.bias_c), address_of(hub_));
 }
 
 std::tuple<Tensor, Tensor> LstmSteps::step(const std::vector<Tensor>& xs, const Tensor& h, const Tensor& c) {
   TORCH_CHECK_VALUE(hub_->next < hub_->T, "begin(steps=", hub_->T, ") was followed by more than ", hub_->T, " steps");
-  const auto result = Step::apply(token_, h, c, at::TensorList(xs), c10::make_intrusive<HubHolder>(hub_), hub_->next++);
+  const auto result = Step::apply(token_, h, c, at::TensorList(xs), address_of(hub_), hub_->next++);
   return {result[0], result[1]};
 }
 
