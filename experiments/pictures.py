@@ -46,7 +46,7 @@ def draw_strokes(axes: Axes, points_T2: np.ndarray, ends_T: np.ndarray, width: f
     for stroke in np.split(points_T2, after):
         dot: dict[str, Any] = {"marker": ".", "markersize": 1.5 * width} if len(stroke) == 1 else {}
         axes.plot(*stroke.T, color=INK, linewidth=width, solid_capstyle="round", solid_joinstyle="round", **dot)
-    axes.set_aspect("equal")
+    axes.set_aspect("equal", anchor="W")
     axes.set_axis_off()
 
 
@@ -58,7 +58,7 @@ def draw_window(axes: Axes, row: Penned) -> None:
         weight_UT if weight_UT.size else np.zeros((len(row.text), 1)), aspect="auto", origin="lower", cmap="Greys",
         vmin=0, interpolation="nearest", extent=(0, steps, -0.5, len(row.text) - 0.5),
     )  # fmt: skip
-    axes.set_yticks(range(len(row.text)), ["␣" if c == " " else c for c in row.text], fontsize=6)
+    axes.set_yticks(range(len(row.text)), ["␣" if c == " " else c for c in row.text], fontsize=5.5)
     axes.tick_params(length=0, labelsize=6)
     axes.spines[:].set_color("0.7")
 
@@ -78,7 +78,7 @@ def sample_figure(row: Penned, title: str) -> Figure:
 
 def draw_samples(rows: Sequence[Penned], title: str, path: Path) -> Path:
     """Several lines on one page, the window of each beside it."""
-    heights = [0.75 + 0.035 * len(row.text) for row in rows]
+    heights = [0.6 + 0.07 * len(row.text) for row in rows]
     figure = Figure(figsize=(9.5, sum(heights) + 0.6), layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=10)

@@ -106,7 +106,7 @@ class Handwriting(nn.Module):
         clip = LSTM_CLIP / sizes.batch if sizes.clip == "inputs" else None
         self.layers = nn.ModuleList(
             LSTM(
-                nin + (units if layer else 0), units, norm=norm, bias_mode=sizes.bias_mode, clip=clip,
+                nin + (units if layer else 0), units, norm=norm, bias_mode=sizes.bias_mode, gate_clip=clip,
                 kernel=sizes.kernel, generator=generator,
             )
             for layer in range(sizes.layers)

@@ -214,6 +214,21 @@ def test_copies_and_state_dicts_carry_everything(norm: str) -> None:
         assert torch.equal(other(*arguments)[0], model(*arguments)[0])
 
 
+@pytest.mark.skipif("__import__('models.kernels.build').kernels.build.extension() is None", reason="no fused kernels")
+@pytest.mark.parametrize("norm", NORMS)
+def test_fused_and_reference_agree(norm: str) -> None:
+    results = []
+    for kernel in ("reference", "fused"):
+        sizes = dataclasses.replace(TINY, units=24, kernel=kernel, clip="inputs", batch=3)
+        model = make(norm, sizes, double=False)
+        x_TB3, labels_BU, lengths_B = inputs(12, torch.float32)
+        output, _ = model(x_TB3, labels_BU, lengths_B)
+        mixture_nll(output, x_TB3).sum(0).mean().backward()
+        results.append([output.detach(), *(p.grad for p in model.parameters())])
+    for reference, fused in zip(*results, strict=True):
+        torch.testing.assert_close(fused, reference, rtol=1e-3, atol=1e-4)
+
+
 def noise(steps: int, batch: int) -> Tensor:
     generator = torch.Generator().manual_seed(4)
     return torch.cat((torch.rand(steps, batch, 2, generator=generator), torch.randn(steps, batch, 2, generator=generator)), 2)
