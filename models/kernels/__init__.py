@@ -16,6 +16,8 @@ from torch import Tensor
 
 from models.kernels import build
 
+KERNELS = ("auto", "reference", "fused")
+
 if TYPE_CHECKING:
     from models.cells import GRUCell, LSTMCell
 
@@ -37,13 +39,20 @@ def unsupported(cell: LSTMCell | GRUCell) -> str | None:
 def select(cell: LSTMCell | GRUCell, like: Tensor) -> bool:
     """Whether the fused kernel runs ``cell`` on tensors like ``like``. Raises ``RuntimeError`` if it was demanded
     and cannot."""
-    kernel = cell.variant.given.kernel
+    obstacle = unsupported(cell)
+    if obstacle is None and (own := next(cell.parameters()).dtype) != torch.float32:
+        obstacle = f"parameters of {own}"
+    return choose(cell.variant.given.kernel, like, obstacle)
+
+
+def choose(kernel: str, like: Tensor, obstacle: str | None = None) -> bool:
+    """Whether a fused operation runs on tensors like ``like``; ``obstacle``: what speaks against it anyway."""
     if kernel == "reference":
         return False
-    why = unsupported(cell)
+    why = obstacle
     if why is None and like.device.type != "cpu":
         why = f"device {like.device.type}"
-    if why is None and (like.dtype != torch.float32 or next(cell.parameters()).dtype != torch.float32):
+    if why is None and like.dtype != torch.float32:
         why = f"dtype {like.dtype}"
     if why is None and torch.is_autocast_enabled("cpu"):
         why = "autocast"

@@ -47,6 +47,21 @@ class LSTMSteps:
         return type(state)(*self.steps.step(parts, state.h_BH, state.c_BH))
 
 
+def window_grid(filters: int, slope: float, origin: float, spacing: float, row_sum_eps: float) -> Any:
+    """The grid of a window, as ``window_read`` and ``window_write`` take it; see ``models.attention``."""
+    return _extension().WindowGrid(filters, slope, origin, spacing, row_sum_eps)
+
+
+def window_read(window_B5: Tensor, image_BAA: Tensor, canvas_BAA: Tensor, grid: Any) -> Tensor:
+    """A read of the image and of its error, as ``models.attention.Attention.read`` returns it."""
+    return _extension().window_read(window_B5, image_BAA, canvas_BAA, grid)
+
+
+def window_write(window_B5: Tensor, canvas_BAA: Tensor, patch_BP: Tensor, grid: Any) -> Tensor:
+    """The canvas with the patch added, as ``models.attention.Attention.write`` returns it."""
+    return _extension().window_write(window_B5, canvas_BAA, patch_BP, grid)
+
+
 def _extension() -> Any:
     extension = build.extension()
     assert extension is not None, "select() decides"

@@ -11,7 +11,7 @@ namespace ln {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-class LstmHub {
+class LstmHub : public torch::CustomClassHolder {
  public:
   LstmHub(int64_t T, int64_t B, const LstmParameters& parameters)
       : T(T), B(B), I(parameters.weight_ih.size(1)), threads(at::get_num_threads()), p(parameters), w(weights(p)),
@@ -61,6 +61,7 @@ class LstmHub {
       scratch.assign(threads, std::vector<float>(5 * H + WIDTH));
       dx = at::empty({B, I});
     }
+    TORCH_CHECK(!reached[t], second_backward);
     reached[t] = true;
     const int64_t N = 4 * H;
     with_sites(w, [&](auto gates, auto cell) {
@@ -121,24 +122,10 @@ class LstmHub {
 
 namespace {
 
-// What a node keeps is tensors and plain values; the hub travels in a capsule, which needs no registration. (An
-// argument of a class of our own would: PyTorch looks every argument up among the registered ones.)
-struct HubHolder : torch::CustomClassHolder {
-  explicit HubHolder(std::shared_ptr<LstmHub> hub) : hub(std::move(hub)) {}
-  std::shared_ptr<LstmHub> hub;
-};
-using HubAddress = int64_t;  // of a shared pointer that lives as long as the call it is an argument of
+using Hub = c10::intrusive_ptr<LstmHub>;
 
-HubAddress address_of(const std::shared_ptr<LstmHub>& hub) { return reinterpret_cast<HubAddress>(&hub); }
-
-std::shared_ptr<LstmHub> keep(AutogradContext* ctx, HubAddress address) {
-  const auto& hub = *reinterpret_cast<const std::shared_ptr<LstmHub>*>(address);
-  ctx->saved_data["hub"] = c10::IValue::make_capsule(c10::make_intrusive<HubHolder>(hub));
-  return hub;
-}
-
-std::shared_ptr<LstmHub> hub_of(AutogradContext* ctx) {
-  return static_cast<HubHolder*>(ctx->saved_data["hub"].toCapsule().get())->hub;
+Hub hub_of(AutogradContext* ctx) {
+  return c10::static_intrusive_pointer_cast<LstmHub>(ctx->saved_data["hub"].toCapsule());
 }
 
 // Depends on the parameters; every step depends on its token.
@@ -147,8 +134,8 @@ class Parameters : public torch::autograd::Function<Parameters> {
   static Tensor forward(AutogradContext* ctx, const Tensor& /*weight_ih*/, const Maybe& /*inner*/,
                         const Tensor& /*weight_hh*/, const Maybe& /*gain_x*/, const Maybe& /*gain_r*/,
                         const Tensor& /*bias*/, const Maybe& /*gain_c*/, const Maybe& /*bias_c*/,
-                        HubAddress hub) {
-    keep(ctx, hub);
+                        const Hub& hub) {
+    ctx->saved_data["hub"] = c10::IValue::make_capsule(hub);
     return at::zeros({});
   }
   static variable_list backward(AutogradContext* ctx, const variable_list&) {
@@ -161,8 +148,8 @@ class Parameters : public torch::autograd::Function<Parameters> {
 class Step : public torch::autograd::Function<Step> {
  public:
   static variable_list forward(AutogradContext* ctx, const Tensor& token, const Tensor& h, const Tensor& c,
-                               at::TensorList xs, HubAddress address, int64_t t) {
-    const auto hub = keep(ctx, address);
+                               at::TensorList xs, const Hub& hub, int64_t t) {
+    ctx->saved_data["hub"] = c10::IValue::make_capsule(hub);
     ctx->saved_data["t"] = t;
     std::vector<int64_t> widths;
     std::vector<Tensor> parts;
@@ -196,14 +183,16 @@ LstmSteps::LstmSteps(int64_t T, int64_t B, const LstmParameters& p) {
   for (Tensor* tensor : {&plain.weight_ih, &plain.inner, &plain.weight_hh, &plain.gain_x, &plain.gain_r, &plain.bias,
                          &plain.gain_c, &plain.bias_c})
     if (tensor->defined()) *tensor = tensor->detach().contiguous();
-  hub_ = std::make_shared<LstmHub>(T, B, plain);
+  const Hub hub = c10::make_intrusive<LstmHub>(T, B, plain);
   token_ = Parameters::apply(p.weight_ih, maybe(p.inner), p.weight_hh, maybe(p.gain_x), maybe(p.gain_r), p.bias,
-                             maybe(p.gain_c), maybe(p.bias_c), address_of(hub_));
+                             maybe(p.gain_c), maybe(p.bias_c), hub);
+  hub_ = hub;
 }
 
 std::tuple<Tensor, Tensor> LstmSteps::step(const std::vector<Tensor>& xs, const Tensor& h, const Tensor& c) {
-  TORCH_CHECK_VALUE(hub_->next < hub_->T, "begin(steps=", hub_->T, ") was followed by more than ", hub_->T, " steps");
-  const auto result = Step::apply(token_, h, c, at::TensorList(xs), address_of(hub_), hub_->next++);
+  const Hub hub = c10::static_intrusive_pointer_cast<LstmHub>(hub_);
+  TORCH_CHECK_VALUE(hub->next < hub->T, "begin(steps=", hub->T, ") was followed by more than ", hub->T, " steps");
+  const auto result = Step::apply(token_, h, c, at::TensorList(xs), hub, hub->next++);
   return {result[0], result[1]};
 }
 
