@@ -23,7 +23,7 @@ def load_handwriting(*, skip_bad: bool = False) -> Lines:
 
 
 def get(say: Say) -> Source:
-    """Says where IAM-OnDB is, or gets what the stand-in is made from; see ``scripts.get_data``. Raises ``DataError``."""
+    """Says where IAM-OnDB is, or gets what the stand-in is made of; see ``scripts.get_data``. Raises ``DataError``."""
     if (folder := iam_ondb.locate()) is not None:
         source = load_handwriting(skip_bad=os.environ.get("LN_SKIP_BAD", "").lower() == "true").source
         for name in ("lineStrokes", "ascii"):

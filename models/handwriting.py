@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from models.mixture import draw, mixture, output_size
 from models.norm import Norm, cached_weights, weight_normed
-from models.rnn import LSTM, State
+from models.rnn import LSTM, LSTMCell, State
 from models.window import Look, Text, Window, encode_text
 
 FIRST_WINDOWS = ("zeros", "first")
@@ -117,10 +117,16 @@ class Handwriting(nn.Module):
         with torch.no_grad():
             for parameter in self.output.parameters():
                 parameter.uniform_(-bound, bound, generator=generator)
-            for layer in self.layers:
-                layer.cells[0].bias[units : 2 * units] += sizes.forget_bias  # gate order i, f, o, g or i, f, g, o
+            for layer in range(sizes.layers):
+                bias = self._cell(layer).bias
+                assert bias is not None
+                bias[units : 2 * units] += sizes.forget_bias  # gate order i, f, g, o
         weight_normed(self.window.linear, norm)
         weight_normed(self.output, norm)
+
+    def _cell(self, layer: int) -> LSTMCell:
+        """The one cell of a layer."""
+        return self.layers[layer].cells[0]  # type: ignore[index, return-value]
 
     def forward(
         self, x_TB3: Tensor, labels_BU: Tensor, text_lengths_B: Tensor, carry: Carry | None = None
@@ -141,9 +147,9 @@ class Handwriting(nn.Module):
         with cached_weights():  # WN: each w = g v/||v|| is computed once per call
             h_TBH, window_TBC, state, kappa_BK = self._first(x_TB3, text, carry)
             hidden, states = [h_TBH], [state]
-            for layer, start in zip(self.layers[1:], carry.states[1:], strict=True):
-                run = self._by_step if self.sizes.clip == "states" else _whole
-                h_TBH, state = run(layer, torch.cat((x_TB3, window_TBC, hidden[-1]), 2), start)
+            for number, start in enumerate(carry.states[1:], 1):
+                run = self._by_step if self.sizes.clip == "states" else self._whole
+                h_TBH, state = run(number, torch.cat((x_TB3, window_TBC, hidden[-1]), 2), start)
                 hidden.append(h_TBH)
                 states.append(state)
             output_TBY = self.output(torch.cat(hidden, 2))
@@ -156,14 +162,14 @@ class Handwriting(nn.Module):
         batch = len(text.onehot_BUC)
         window_BC = text.onehot_BUC[:, 0] if self.sizes.first_window == "first" else None
         return Carry(
-            tuple(layer.cells[0].initial(batch) for layer in self.layers),
+            tuple(self._cell(layer).initial(batch) for layer in range(len(self.layers))),
             text.onehot_BUC.new_zeros(batch, self.sizes.symbols) if window_BC is None else window_BC,
             self.window.start(text),
         )
 
     def _first(self, x_TB3: Tensor, text: Text, carry: Carry) -> tuple[Tensor, Tensor, State, Tensor]:
         """First layer and window, step by step: (T, B, H), (T, B, C), the last state and kappa."""
-        advance = self.layers[0].cells[0].begin(*x_TB3.shape[:2])
+        advance = self._cell(0).begin(*x_TB3.shape[:2])
         parameters = self.window.parameters_of_step()
         state, window_BC, kappa_BK = carry.states[0], carry.window_BC, carry.kappa_BK
         hidden, windows = [], []
@@ -175,9 +181,14 @@ class Handwriting(nn.Module):
             windows.append(window_BC)
         return torch.stack(hidden), torch.stack(windows), state, kappa_BK
 
-    def _by_step(self, layer: LSTM, x_TBI: Tensor, state: State) -> tuple[Tensor, State]:
+    def _whole(self, layer: int, x_TBI: Tensor, state: State) -> tuple[Tensor, State]:
+        """A layer that takes the whole sequence at once."""
+        h_TBH, (h_LBH, c_LBH) = self.layers[layer](x_TBI, State(state.h_BH[None], state.c_BH[None]))
+        return h_TBH, State(h_LBH[0], c_LBH[0])
+
+    def _by_step(self, layer: int, x_TBI: Tensor, state: State) -> tuple[Tensor, State]:
         """A layer whose states' gradients are clipped at each step."""
-        advance = layer.cells[0].begin(*x_TBI.shape[:2])
+        advance = self._cell(layer).begin(*x_TBI.shape[:2])
         hidden = []
         for x_BI in x_TBI.unbind(0):
             state = self._state(advance(x_BI, state))
@@ -214,7 +225,7 @@ class Handwriting(nn.Module):
         last_B1 = text_lengths_B[:, None]
         inside_BU = torch.arange(text.onehot_BUC.shape[1], device=last_B1.device) < last_B1
         with cached_weights():
-            advance = [layer.cells[0].begin(steps, batch) for layer in self.layers]
+            advance = [self._cell(layer).begin(steps, batch) for layer in range(len(self.layers))]
             parameters = self.window.parameters_of_step()
             start = self._start(text)
             states, look = list(start.states), Look(start.window_BC, start.window_BC, start.kappa_BK)
@@ -235,9 +246,3 @@ class Handwriting(nn.Module):
         points_TB3, weight_TBU = torch.stack(points), torch.stack(weights)
         lengths = zip(ends_B.tolist(), text_lengths_B.tolist(), strict=True)
         return [Written(points_TB3[:end, b], weight_TBU[:end, b, :size]) for b, (end, size) in enumerate(lengths)]
-
-
-def _whole(layer: LSTM, x_TBI: Tensor, state: State) -> tuple[Tensor, State]:
-    """A layer that takes the whole sequence at once."""
-    h_TBH, (h_LBH, c_LBH) = layer(x_TBI, State(state.h_BH[None], state.c_BH[None]))
-    return h_TBH, State(h_LBH[0], c_LBH[0])

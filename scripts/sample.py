@@ -25,6 +25,7 @@ from experiments.runs import RunError
 from experiments.schema import ConfigError, load_saved
 from experiments.tasks.handwriting import HandwritingTask, write
 from scripts.options import Options, from_command_line
+from scripts.selection import say
 
 NAME_LENGTH = 40
 NARROWING = ("PROFILE", "NORM", "SEEDS")
@@ -32,9 +33,11 @@ NARROWING = ("PROFILE", "NORM", "SEEDS")
 
 def choose(options: Options, runs: Path) -> Run:
     """The run that writes. Raises ``ConfigError`` if there is none."""
+    collection = collect(runs, runs / "none", options.task)
+    say(collection.warnings)
     found = [
         run
-        for run in collect(runs, runs / "none", options.task).runs
+        for run in collection.runs
         if (run.folder / "checkpoint.pt").is_file()
         and ("PROFILE" not in options.given or run.profile == options.profile)
         and (options.norms is None or run.norm in options.norms)
@@ -61,7 +64,7 @@ def sample(options: Options) -> list[Path]:
     run = choose(options, results / "runs")
     try:
         cfg = load_saved(run.folder / "config.yaml")
-    except Exception:  # whatever damage, or another version's keys, make omegaconf raise
+    except Exception:  # whatever a key of another version makes omegaconf raise
         raise RunError(f"{run.folder / 'config.yaml'} is not of this version: train that run again") from None
     cfg.device = options.device
     device, task = prepare(cfg, 1), HandwritingTask()

@@ -231,7 +231,9 @@ def test_fused_and_reference_agree(norm: str) -> None:
 
 def noise(steps: int, batch: int) -> Tensor:
     generator = torch.Generator().manual_seed(4)
-    return torch.cat((torch.rand(steps, batch, 2, generator=generator), torch.randn(steps, batch, 2, generator=generator)), 2)
+    return torch.cat(
+        (torch.rand(steps, batch, 2, generator=generator), torch.randn(steps, batch, 2, generator=generator)), 2
+    )
 
 
 @pytest.mark.parametrize("norm", NORMS)

@@ -34,7 +34,7 @@ DEVICE = torch.device("cpu")
 SIZES = {"train": 60, "valid_large": 12, "test": 30, "valid_small": 15}
 
 
-def config(norm: str = "ln", **changes: Any) -> Any:
+def config(norm: str = "ln", kernel: str = "auto", **changes: Any) -> Any:
     """A small configuration; ``changes`` may name keys of task.* or train.*."""
     task: dict[str, Any] = dict(
         name="handwriting", units=8, layers=3, gaussians=2, components=3, max_steps=20, length="first", split="graves",
@@ -49,6 +49,7 @@ def config(norm: str = "ln", **changes: Any) -> Any:
         train=SimpleNamespace(**train),
         norm=SimpleNamespace(name=norm, norm=lambda: Norm(norm)),
         data=SimpleNamespace(skip_bad=False),
+        kernel=kernel,
         profile="smoke",
         seed=0,
     )
@@ -88,7 +89,6 @@ BAD = [
     ({"first_window": "last"}, "task.first_window=last is unknown: use zeros or first"),
     ({"clip": "all"}, "task.clip=all is unknown: use inputs or states or none"),
     ({"bias_mode": "torch"}, "task.bias_mode=torch is unknown: use paper or official or minimal"),
-    ({"kernel": "fast"}, "task.kernel=fast is unknown: use auto or reference or fused"),
     ({"train_examples": 3}, "train.batch_size=4 is more than the 3 training lines"),
 ]
 

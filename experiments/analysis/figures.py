@@ -154,7 +154,8 @@ def _draw_panel(ax: Axes, panel: Mapping[str, Any], group: Group) -> tuple[list[
         ax.plot(middle[x], shown, color=look.color, ls=look.line, zorder=look.order + 1, label=label, **dot)
         reach = max(rows["step"].max() for _, rows in runs)
         if not diverged and (middle.empty or middle["step"].iloc[-1] < reach):
-            where = f"{panel['x']} {middle[x].iloc[-1] * panel['xunit']:.3g}" if len(middle) else "the start: no common step"
+            at = f"{panel['x']} {middle[x].iloc[-1] * panel['xunit']:.3g}" if len(middle) else None
+            where = at or "the start: no common step"
             remarks.append(f"{look.name}: seeds of unequal length, median cut at {where}")
     style.legend_above(ax, panel.get("title", ""))
     return bands, remarks + _cut(ax, panel, by_norm, bands, x, better_of(group.task, panel["metric"]))

@@ -20,7 +20,7 @@ import torch
 from omegaconf import MISSING
 from torch import Tensor, nn
 
-from data.fetch import DataError, Source
+from data.fetch import DataError
 from data.handwriting import load_handwriting
 from data.strokes import ALPHABET, PARTS, BadLine, encode, statistics
 from experiments.pictures import Penned, draw_samples
@@ -61,7 +61,6 @@ class HandwritingConfig:
     step_bias: float = MISSING
     train_examples: int = MISSING  # the first n lines of the split, or all if there are fewer
     eval_examples: int = MISSING  # n lines, evenly spread, of training, of validation and of test; or all
-    kernel: str = "auto"  # auto | reference | fused
 
 
 class Batch(NamedTuple):
@@ -174,7 +173,7 @@ class HandwritingTask:
                 raise ConfigError(f"task.{key}={getattr(task, key)} must be a finite number")
         switches: dict[str, Sequence[str]] = {
             "length": LENGTHS, "split": tuple(SPLITS), "first_window": FIRST_WINDOWS, "clip": CLIPS,
-            "bias_mode": ("paper", "official", "minimal"), "kernel": ("auto", "reference", "fused"),
+            "bias_mode": ("paper", "official", "minimal"),
         }  # fmt: skip
         for key, allowed in switches.items():
             if getattr(task, key) not in allowed:
@@ -192,7 +191,7 @@ class HandwritingTask:
         sizes = HandwritingSizes(
             task.units, task.layers, task.gaussians, task.components, len(ALPHABET),
             first_window=task.first_window, step_bias=task.step_bias, forget_bias=task.forget_bias,
-            bias_mode=task.bias_mode, clip=task.clip, batch=cfg.train.batch_size, kernel=task.kernel,
+            bias_mode=task.bias_mode, clip=task.clip, batch=cfg.train.batch_size, kernel=cfg.kernel,
         )  # fmt: skip
         return Handwriting(sizes, cfg.norm.norm(), generator=generator)
 
@@ -255,13 +254,12 @@ def write(model: nn.Module, data: HandwritingData, texts: Sequence[str], bias: f
         random = generator(seed, "write", text)
         noise.append(torch.cat((torch.rand(steps, 2, generator=random), torch.randn(steps, 2, generator=random)), 1))
     labels_BU = nn.utils.rnn.pad_sequence([torch.as_tensor(label_U) for label_U in labels], batch_first=True).long()
-    arguments = (labels_BU, lengths_B, torch.stack(noise, 1))
-    written = model.write(*(argument.to(data.device) for argument in arguments), bias=bias)
+    labels_BU, lengths_B, noise_TB4 = (t.to(data.device) for t in (labels_BU, lengths_B, torch.stack(noise, 1)))
     rows = []
-    for text, (points_T3, weight_TU) in zip(texts, written, strict=True):
-        points_T3 = points_T3.cpu().double().numpy()
-        offsets_T2 = points_T3[:, :2] * data.std_2 + data.mean_2
-        rows.append(Penned(text, bias, np.cumsum(offsets_T2, 0), points_T3[:, 2] > 0, weight_TU.cpu().numpy()))
+    for text, written in zip(texts, model.write(labels_BU, lengths_B, noise_TB4, bias), strict=True):
+        points_T3 = written.points_T3.cpu().double().numpy()
+        places_T2 = np.cumsum(points_T3[:, :2] * data.std_2 + data.mean_2, 0)
+        rows.append(Penned(text, bias, places_T2, points_T3[:, 2] > 0, written.weight_TU.cpu().numpy()))
     return rows
 
 
