@@ -9,7 +9,7 @@ Without a norm, and under WN, ``auto`` and ``fused`` run the framework's own seq
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -34,6 +34,14 @@ def unsupported(cell: LSTMCell | GRUCell) -> str | None:
     if norm.eps_mode != "sqrt":
         return f"norm.eps_mode={norm.eps_mode}"
     return None
+
+
+def check_kernel(cell: Any) -> None:
+    """Raises ``ValueError`` if the fused kernel is demanded of a variant that it does not know."""
+    from models.kernels import builtin
+
+    if cell.variant.given.kernel == "fused" and not builtin.usable(cell) and (why := unsupported(cell)):
+        raise ValueError(f"kernel=fused cannot run with {why}; use kernel=auto or kernel=reference")
 
 
 def select(cell: LSTMCell | GRUCell, like: Tensor) -> bool:
