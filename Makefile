@@ -16,12 +16,18 @@ JOBS      ?=
 LOGGER    ?=
 DEVICE    ?=
 FAIL_FAST ?=
+TEXT      ?=
+BIAS      ?=
 
-OPTIONS := TASK PROFILE NORM SEEDS BATCH JOBS LOGGER DEVICE FAIL_FAST
+OPTIONS := TASK PROFILE NORM SEEDS BATCH JOBS LOGGER DEVICE FAIL_FAST TEXT BIAS
+override TEXT := $(value TEXT)
 export $(OPTIONS)
 
-# SEED=0 for SEEDS=0 would otherwise be ignored without a word.
-GIVEN   := $(foreach word,$(MAKEOVERRIDES),$(if $(findstring =,$(word)),$(firstword $(subst =, ,$(word)))))
+# SEED=0 for SEEDS=0 would otherwise be ignored without a word. TEXT may hold anything, so it is not looked into.
+SPACE   := $(subst ,, )
+DOLLAR  := $$
+WRITTEN := TEXT=$(subst $(SPACE),\$(SPACE),$(subst $(DOLLAR),$(DOLLAR)$(DOLLAR),$(TEXT)))
+GIVEN   := $(foreach word,$(subst $(WRITTEN),,$(MAKEOVERRIDES)),$(if $(findstring =,$(word)),$(firstword $(subst =, ,$(word)))))
 UNKNOWN := $(filter-out $(OPTIONS) PYTHON VENV NO_SETUP PYTEST,$(GIVEN))
 ifneq ($(UNKNOWN),)
 $(error unknown variable $(UNKNOWN); choose from: $(OPTIONS) PYTHON VENV NO_SETUP PYTEST)
@@ -37,13 +43,13 @@ ARGS  := $(foreach name,$(OPTIONS),$(name)="$$$(name)")
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup data reproduce sweep figures compare status estimate bench test lint clean
+.PHONY: help setup data reproduce sweep figures compare status estimate bench sample test lint clean
 .PHONY: python again
 
 help: ## list the targets and variables
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
 	@echo
-	@echo "  Variables: TASK PROFILE=small NORM SEEDS BATCH JOBS=auto LOGGER=local DEVICE=auto FAIL_FAST=0"
+	@echo "  Variables: TASK PROFILE=small NORM SEEDS BATCH JOBS=auto LOGGER=local DEVICE=auto FAIL_FAST=0 TEXT BIAS=1"
 	@echo "  Example:   make reproduce TASK=draw NORM=none,ln SEEDS=0,1 JOBS=2"
 
 python:
@@ -91,6 +97,9 @@ estimate: check-estimate setup ## measure a few steps: hours and peak memory of 
 
 bench: check-bench setup ## time one training step per norm of TASK at paper sizes, beside its bare matrix products
 	@"$(PY)" -m scripts.bench $(ARGS)
+
+sample: check-sample setup ## write TEXT with a trained model of TASK=handwriting, BIAS=1 neatly
+	@"$(PY)" -m scripts.sample $(ARGS)
 
 test: setup ## run the tests (PYTEST="-k name" to choose)
 	@OMP_NUM_THREADS=1 "$(PY)" -m pytest -n 2 $(PYTEST)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from experiments.tasks.base import Task
 from experiments.tasks.draw import DrawTask
+from experiments.tasks.handwriting import HandwritingTask
 from experiments.tasks.pi_mnist import PiMnistTask
 
 _ALL: tuple[Task, ...] = (
     DrawTask(),
+    HandwritingTask(),
     PiMnistTask(),
 )
 TASKS: dict[str, Task] = {task.name: task for task in _ALL}
