@@ -44,7 +44,7 @@ def test_a_failed_build_falls_back_with_one_warning_and_fused_then_raises(
         "try: LSTM(3, 4, norm='ln', kernel='fused')(x)\n"
         "except RuntimeError as error: print(error)\n"
     )
-    done = python(code, CXX=compiler, LN_KERNELS=str(tmp_path))
+    done = python(code, CXX=compiler, LN_KERNELS=str(tmp_path), TMPDIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
     shape, error = done.stdout.splitlines()
     assert shape == "(2, 1, 4)"
