@@ -15,7 +15,7 @@ from models.norm import Norm
 from models.rnn import GRU, LSTM
 from tests.oracles import recurrent as oracle
 
-KINDS: dict[str, type[LSTM] | type[GRU]] = {"lstm": LSTM, "gru": GRU}
+KINDS: dict[str, Any] = {"lstm": LSTM, "gru": GRU}
 
 
 def _modes(*names: str) -> list[dict[str, Any]]:
@@ -144,6 +144,6 @@ def oracle_run(
     """Output and last states of a one-layer, one-direction layer; states (B, H)."""
     p = parameters_of(layer.cells[0])
     start = [part[0].double().numpy() for part in parts(state)]
-    run = oracle.lstm if recipe.kind == "lstm" else oracle.gru
+    run: Any = oracle.lstm if recipe.kind == "lstm" else oracle.gru
     ends = None if lengths is None else lengths.tolist()
-    return run(x.double().numpy(), *start, p, recipe, ends)  # type: ignore[operator]
+    return run(x.double().numpy(), *start, p, recipe, ends)

@@ -102,7 +102,7 @@ class Noise:
 
     def layer_norm(self, x: Tensor, shape: Any, gain: Tensor, bias: Tensor, eps: float) -> Tensor:
         """LN in which each result of an operation is rounded, forward and backward."""
-        return Rounded.apply(x, eps, self) * gain + bias  # type: ignore[no-untyped-call]
+        return Rounded.apply(x, eps, self) * gain + bias
 
 
 class Rounded(torch.autograd.Function):

@@ -170,7 +170,7 @@ def test_the_statistics_survive_saving_and_float32() -> None:
 def test_each_layer_and_direction_has_statistics_of_its_own() -> None:
     layer = GRU(INPUTS, 4, 2, bidirectional=True, norm="bn", max_steps=3).double()
     layer(random(3, B, INPUTS), None, torch.tensor([3, 2, 3, 1, 2, 3]))
-    means = [cell.get_submodule("norm_ih").running_mean_SF for cell in layer.cells]
+    means = [cell.get_submodule("norm_ih").get_buffer("running_mean_SF") for cell in layer.cells]
     assert all(not torch.equal(a, b) for k, a in enumerate(means) for b in means[:k])
     # backwards, the first step of each case is its last real one
     x, lengths = random(3, B, INPUTS), [3, 2, 3, 1, 2, 3]

@@ -120,7 +120,8 @@ EXPECTED = {  # norm, bias mode -> parameters of a cell of either kind beyond th
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 @pytest.mark.parametrize(("norm", "mode"), EXPECTED)
 def test_the_parameters_of_a_cell_are_those_its_equations_name(kind: str, norm: str, mode: str) -> None:
-    layer = build(kind, norm=norm, bias_mode=mode, **({"max_steps": 2} if norm == "bn" else {}))
+    steps: dict[str, Any] = {"max_steps": 2} if norm == "bn" else {}
+    layer = build(kind, norm=norm, bias_mode=mode, **steps)
     weights = {"gW", "vW", "gU", "vU"} if norm == "wn" else {"W", "U"}
     cell_norm = {"sc", "bc"} if kind == "lstm" and norm in ("ln", "bn") else set()
     assert set(parameters_of(layer.cells[0])) == EXPECTED[norm, mode] | weights | cell_norm

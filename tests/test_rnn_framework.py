@@ -22,7 +22,7 @@ THEIR_NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 def pairs(ours: Any, theirs: nn.RNNBase) -> list[tuple[Tensor, Tensor]]:
     """Parameters of both in the same order."""
-    found = []
+    found: list[tuple[Tensor, Tensor]] = []
     for index, cell in enumerate(ours.cells):
         layer, direction = divmod(index, ours.directions)
         for name, other in zip(NAMES, THEIR_NAMES, strict=True):

@@ -24,25 +24,24 @@ PAPER = {
 }
 PAPER_RUNS = [(shape, threads) for shape in PAPER if shape != "skip" for threads in (1, 2)]
 PAPER_RUNS += [pytest.param("skip", 2, marks=pytest.mark.slow)]  # type: ignore[list-item]  # seconds; the rest is less
+BIASES: list[dict[str, Any]] = [{"bias_mode": mode} for mode in ("official", "paper", "minimal")] + [{"bias": False}]
 SWITCHES: list[dict[str, Any]] = [
     {"kind": "lstm", "norm": "ln", "sites": sites, "per_gate": per_gate, **bias}
     for sites in ("gates+cell", "gates")
     for per_gate in (False, True)
-    for bias in (*({"bias_mode": mode} for mode in ("official", "paper", "minimal")), {"bias": False})
+    for bias in BIASES
 ]
 SWITCHES += [
     {"kind": "lstm", "norm": "ln", "sites": "cell"},
     {"kind": "lstm", "norm": "ln", "sites": "cell", "bias": False},
 ]
 SWITCHES += [
-    {"kind": "gru", "norm": "ln", "per_gate": per_gate, **bias}
-    for per_gate in (False, True)
-    for bias in (*({"bias_mode": mode} for mode in ("official", "paper", "minimal")), {"bias": False})
+    {"kind": "gru", "norm": "ln", "per_gate": per_gate, **bias} for per_gate in (False, True) for bias in BIASES
 ]
 CLIPPED: list[dict[str, Any]] = [
     {"kind": "lstm", "norm": norm, "gate_clip": 0.02, **bias}
     for norm in ("none", "wn")
-    for bias in (*({"bias_mode": mode} for mode in ("torch", "official", "paper", "minimal")), {"bias": False})
+    for bias in [{"bias_mode": "torch"}, *BIASES]
 ]
 CLIPPED += [
     {"kind": "lstm", "norm": "ln", "sites": sites, "gate_clip": 0.02} for sites in ("gates+cell", "gates", "cell")

@@ -48,12 +48,13 @@ def by_hand(
         for t in range(T):
             zs.append(summed(p, x[t], hs[t]))
             after = rest(p, zs[t], cs[t])
-            hs.append(after[0]), cs.append(after[1])
+            hs.append(after[0])
+            cs.append(after[1])
     total = {name: torch.zeros_like(value) for name, value in p.items()}
     dh, dc = torch.zeros_like(h), torch.zeros_like(c)
     for t in reversed(range(T)):
         z, c_in, h_in = (v.clone().requires_grad_() for v in (zs[t], cs[t], hs[t]))
-        tail = {name: p[name] for name in ("sc", "bc") if name in p}
+        tail = {name: value for name, value in p.items() if name in ("sc", "bc")}
         dz, dc, *more = torch.autograd.grad(rest(p, z, c_in), [z, c_in, *tail.values()], [dh + weight[t], dc])
         for name, gradient in zip(tail, more, strict=True):
             total[name] += gradient
@@ -96,9 +97,9 @@ def test_the_fused_kernel_clamps_alike(case: dict[str, Any]) -> None:
     layer = layer_of("lstm", INPUTS, H, gate_clip=CLIP, **case)
     x, weight = random(T, B, INPUTS, dtype=torch.float32), random(T, B, H, dtype=torch.float32, seed=5)
     h, c = (part[0] for part in states(layer, B, dtype=torch.float32))
-    double = [t.double() for t in (x, h, c, weight)]
-    wanted = by_hand(parameters_of(layer.cells[0]), *double, CLIP)
-    exact = of_the_layer(with_kernel(layer, "reference").double(), *double)
+    exactly: list[Any] = [t.double() for t in (x, h, c, weight)]
+    wanted = by_hand(parameters_of(layer.cells[0]), *exactly, clip=CLIP)
+    exact = of_the_layer(with_kernel(layer, "reference").double(), *exactly)
     found = of_the_layer(layer, x, h, c, weight)
     assert max(apart(exact, wanted).values()) < 1e-12
     assert max(apart(found, wanted).values()) < 1e-5

@@ -111,7 +111,8 @@ def test_auto_takes_the_fused_kernel_where_there_is_one() -> None:
 
 @HAVE
 def test_steps_take_the_fused_kernel_too() -> None:
-    for switches in ({"norm": "ln"}, {"norm": "none"}, {"norm": "wn"}, {"norm": "ln", "sites": "cell"}):
+    cases: list[dict[str, Any]] = [{"norm": "ln"}, {"norm": "none"}, {"norm": "wn"}, {"norm": "ln", "sites": "cell"}]
+    for switches in cases:
         assert isinstance(LSTMCell(4, 5, **switches).begin(1, 1), fused.LSTMSteps)
         assert not isinstance(LSTMCell(4, 5, **switches, kernel="reference").begin(1, 1), fused.LSTMSteps)
 

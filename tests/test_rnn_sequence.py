@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from models.recurrent_norm import Moment
-from models.rnn import LSTM, State
+from models.rnn import State
 from tests.rnncases import KINDS, VARIANTS, build, name_of, parts, random, scramble, states
 
 T, B, INPUTS, H = 5, 4, 3, 6
-SHORT = [
+SHORT: list[dict[str, Any]] = [
     {"kind": "lstm", "norm": "none"},
     {"kind": "lstm", "norm": "wn", "bias_mode": "official"},
     {"kind": "lstm", "norm": "ln"},
@@ -174,7 +174,7 @@ def test_batch_first_and_directions_only_rearrange() -> None:
 
 def test_the_state_that_is_returned_carries_the_un_normalised_cell() -> None:
     """c' = sigmoid(f) c + sigmoid(i) tanh(g), whatever norm reads it out: with f at 1 and i at 0, c' = c."""
-    layer = LSTM(INPUTS, H, norm="ln", bias_mode="minimal").double()
+    layer = KINDS["lstm"](INPUTS, H, norm="ln", bias_mode="minimal").double()
     with torch.no_grad():
         layer.cells[0].bias.copy_(torch.cat([torch.full((H,), v) for v in (-60.0, 60.0, 0.0, 0.0)]))
     h, c = states(layer, B)

@@ -68,7 +68,7 @@ def test_w_is_computed_once_per_sequence(kind: str, kernel: str) -> None:
 @pytest.mark.parametrize("kernel", ["reference", "auto"])
 @pytest.mark.parametrize(("kind", "clip"), [("lstm", None), ("lstm", 0.1), ("gru", None)])
 def test_w_is_computed_once_for_a_loop_of_steps(kind: str, clip: float | None, kernel: str) -> None:
-    clipped = {} if clip is None else {"gate_clip": clip}
+    clipped: dict[str, Any] = {} if clip is None else {"gate_clip": clip}
     layer = build(kind, norm="wn", kernel=kernel, dtype=torch.float32, **clipped)
     cell, calls = layer.cells[0], counted(layer)
     taken, state = cell.begin(T, B), cell.initial(B)
