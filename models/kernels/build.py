@@ -11,7 +11,6 @@ import fcntl
 import functools
 import hashlib
 import importlib.util
-import logging
 import os
 import shlex
 import shutil
@@ -106,7 +105,6 @@ def _mine(folder: Path) -> bool:
 
 def _compile(library: Path) -> None:
     """Compiles all sources side by side and links them. Raises ``RuntimeError`` with the first error."""
-    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # no GPU is no news
     from torch.utils.cpp_extension import include_paths, library_paths
 
     compiler = shlex.split(os.environ.get("CXX", "")) or [shutil.which("g++") or shutil.which("c++") or ""]
@@ -139,8 +137,7 @@ def _run(commands: list[list[str]]) -> None:
             _, said = process.communicate()
             if process.returncode:
                 lines = [line for line in said.splitlines() if "error" in line] or said.splitlines()[-1:]
-                silent = f"{words[0]} ended with exit status {process.returncode} and said nothing"
-                raise RuntimeError((lines or [silent])[0])
+                raise RuntimeError((lines or [f"{words[0]} ended with exit code {process.returncode}"])[0])
     finally:
         for process in running:
             process.kill()
