@@ -23,6 +23,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from experiments.optim import ADAMS, CLIPS
 from models.norm import CONSTANTS, Norm
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -75,8 +76,10 @@ class TrainConfig:
     beta1: float = MISSING
     beta2: float = MISSING
     adam_eps: float = MISSING
-    clip: float | None = MISSING  # global gradient norm; null: no clipping
+    clip: float | None = MISSING  # gradient norm, in the form clip_form; null: no clipping
     checkpoint_seconds: float = MISSING  # at most this much work is lost; changes no number
+    adam: str = "standard"  # standard | authors: see experiments.optim
+    clip_form: str = "global"  # global | per_tensor
 
 
 @dataclass
@@ -256,6 +259,9 @@ def _check_train(train: TrainConfig) -> None:
             raise ConfigError(f"train.{name}={getattr(train, name)} must lie in [0, 1)")
     if train.clip is not None and not train.clip > 0:
         raise ConfigError(f"train.clip={train.clip} must be above 0, or null for no clipping")
+    for name, known in (("adam", ADAMS), ("clip_form", CLIPS)):
+        if getattr(train, name) not in known:
+            raise ConfigError(f"train.{name}={getattr(train, name)} is unknown: use {' or '.join(known)}")
     if train.budget_unit not in ("epochs", "steps"):
         raise ConfigError(f"train.budget_unit={train.budget_unit} is unknown: use epochs or steps")
 
