@@ -21,6 +21,7 @@ from data.fetch import (
     WAIT_S,
     DataError,
     FetchError,
+    Say,
     Source,
     download,
     find_set,
@@ -28,6 +29,8 @@ from data.fetch import (
     raw_dir,
     read_bytes,
     record_origin,
+    say_files,
+    say_missing,
     staged,
 )
 from data.parsed_cache import Arrays, cache_path, cached
@@ -91,6 +94,26 @@ def load_binarized_mnist(*, retry_url: bool = False) -> BinarizedMnist:
             level = logging.INFO if isinstance(error, FetchError) else logging.WARNING
             log.log(level, "fixed binarization not fetched (%s); using the stand-in", error)
     return _stand_in() if paths is None else _fixed(paths)
+
+
+def get(say: Say) -> Source:
+    """Gets the three files, or those that the stand-in is made from; see ``scripts.get_data``. Raises ``DataError``."""
+    before, mnist_before = locate(), mnist.locate()
+    names = [file_name(split) for split in SPLITS]
+    try:
+        source = load_binarized_mnist(retry_url=True).source
+    except DataError:
+        if not before:
+            say_missing(say, [*names, *(f.name for f in mnist.FILES if not mnist_before)])
+        raise
+    if (now := locate()) is not None:
+        say_files(say, before, now)
+    else:
+        say_files(say, mnist_before, mnist.locate())
+        for name in names:
+            say("stand-in", f"{name}: made from MNIST")
+        say("optional", f"for the paper's own data {where_to_place()}")
+    return source
 
 
 def _fixed(paths: list[Path]) -> BinarizedMnist:

@@ -122,6 +122,18 @@ def find_set(
     return None
 
 
+def say_files(say: Say, before: Sequence[Path] | None, now: Sequence[Path] | None) -> None:
+    """Tells of a set's files after it was loaded: fetched if they were not there ``before``."""
+    for path in now or ():
+        say("present" if before else "fetched", path)
+
+
+def say_missing(say: Say, names: Sequence[str]) -> None:
+    """Tells of the files that could not be had."""
+    for name in names:
+        say("missing", f"{name}[.gz]")
+
+
 def record_origin(folder: Path, origin: str) -> None:
     """Notes beside fetched files where they came from."""
     (folder / PROVENANCE).write_text(json.dumps({"origin": origin}) + "\n")

@@ -24,6 +24,7 @@ from data.fetch import (
     WAIT_S,
     DataError,
     FetchError,
+    Say,
     Source,
     download,
     find_set,
@@ -31,6 +32,8 @@ from data.fetch import (
     raw_dir,
     read_bytes,
     record_origin,
+    say_files,
+    say_missing,
     staged,
 )
 from data.idx import check_idx, encode_idx, read_idx
@@ -99,6 +102,19 @@ def load_mnist() -> Mnist:
     source = Source(kind=kind, label="mnist", name="MNIST", fingerprint=digest, detail=detail)
     labels = {f.key: arrays[f.key].astype(np.int64) for f in FILES if len(f.shape) == 1}
     return Mnist(**{**arrays, **labels}, source=source)
+
+
+def get(say: Say) -> Source:
+    """Gets the four files and tells of each; see ``scripts.get_data``. Raises ``DataError``."""
+    before = locate()
+    try:
+        source = load_mnist().source
+    except DataError:
+        if not before:
+            say_missing(say, [f.name for f in FILES])
+        raise
+    say_files(say, before, locate())
+    return source
 
 
 def _read(paths: list[Path]) -> Arrays:

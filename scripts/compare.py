@@ -21,6 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     collection = collect(chosen.runs, chosen.published)
     say(collection.warnings)
     paths: list[Path] = []
+    unprinted = False
     for task in chosen.tasks:
         here = [run for run in collection.runs if run.task == task and chosen.profile in (None, run.profile)]
         if not here:
@@ -31,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             paper = compare.load_paper(task)
         except FileNotFoundError:
             say([f"note: {task} is not compared: configs/paper/{task}.yaml does not exist"])
+            unprinted = True
             continue
         groups, notes = experiment_groups(collection, task, paper["experiment"])
         say(notes)
@@ -45,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(report.to_text(rows, task), end="\n\n")
         if everything:
             paths.append(write_whole(chosen.out / f"{task}.json", report.to_json(everything)))
-    if not paths:
+    if not paths and not unprinted:
         say([f"error: nothing to compare: {nothing(chosen.tasks, chosen.profile, chosen.runs)}"])
         return 1
     finish(paths)

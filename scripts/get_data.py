@@ -1,77 +1,46 @@
 """Gets the data of a task and says for each file: present, fetched, stand-in, or what to place where.
 
-Usage: ``python -m scripts.get_data TASK`` with TASK one of draw, pi_mnist, all. Exit code 0 when the task can
-be trained (a stand-in included), 1 when data are missing or damaged, 2 for an unknown task.
+    python -m scripts.get_data draw        or: all
+
+Each module of ``data`` that a task's file imports says so itself, in its function ``get``: there is no list of tasks
+here. Exit code 0 when the task can be trained (a stand-in included), 1 when data are missing or damaged, 2 for an
+unknown task.
 """
 
 from __future__ import annotations
 
+import ast
+import importlib
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
-from data import binarized_mnist, mnist
-from data.fetch import DataError, Source
-
-
-def _say(status: str, what: object) -> None:
-    print(f"  {status:<9} {what}", flush=True)
+from data.fetch import DataError, Say, Source
+from scripts.options import ROOT, stems
 
 
-def _summary(source: Source) -> None:
-    print(f"  {source.name}: {source.kind}, {source.detail} [sha256 {source.fingerprint[:12]}…]", flush=True)
+def getters(task: str) -> list[Callable[[Say], Source]]:
+    """``get`` of every module of ``data`` that ``experiments/tasks/<task>.py`` imports (read without importing it)."""
+    names: list[str] = []
+    path = ROOT / "experiments" / "tasks" / f"{task}.py"
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            found = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Import):
+            found = [alias.name for alias in node.names]
+        else:
+            continue
+        names += [name for name in found if name.startswith("data.") and name not in names]
+    there = [name for name in names if (ROOT / f"{name.replace('.', '/')}.py").is_file()]
+    modules = [importlib.import_module(name) for name in there]
+    return [module.get for module in modules if hasattr(module, "get")]
 
 
-def _files(before: list[Path] | None, now: list[Path] | None) -> None:
-    for path in now or []:
-        _say("present" if before else "fetched", path)
-
-
-def _missing(names: Sequence[str]) -> None:
-    for name in names:
-        _say("missing", f"{name}[.gz]")
-
-
-def get_mnist() -> Source:
-    """MNIST's four files."""
-    before = mnist.locate()
-    try:
-        source = mnist.load_mnist().source
-    except DataError:
-        if not before:
-            _missing([f.name for f in mnist.FILES])
-        raise
-    _files(before, mnist.locate())
-    return source
-
-
-def get_pi_mnist() -> None:
-    """Data of permutation-invariant MNIST."""
-    _summary(get_mnist())
-
-
-def get_draw() -> None:
-    """Data of DRAW: the fixed binarization, or the stand-in made from MNIST."""
-    before, mnist_before = binarized_mnist.locate(), mnist.locate()
-    names = [binarized_mnist.file_name(split) for split in binarized_mnist.SPLITS]
-    try:
-        data = binarized_mnist.load_binarized_mnist(retry_url=True)
-    except DataError:
-        if not before:
-            _missing([*names, *(f.name for f in mnist.FILES if not mnist_before)])
-        raise
-    if (now := binarized_mnist.locate()) is not None:
-        _files(before, now)
-    else:
-        _files(mnist_before, mnist.locate())
-        for name in names:
-            _say("stand-in", f"{name}: made from MNIST")
-        _say("optional", f"for the paper's own data {binarized_mnist.where_to_place()}")
-    _summary(data.source)
-
-
-GETTERS: dict[str, Callable[[], None]] = {"draw": get_draw, "pi_mnist": get_pi_mnist}
+def get(task: str) -> None:
+    """Gets all data of a task and prints where they came from. Raises ``DataError``."""
+    for getter in getters(task):
+        source = getter(lambda status, what: print(f"  {status:<9} {what}", flush=True))
+        print(f"  {source.name}: {source.kind}, {source.detail} [sha256 {source.fingerprint[:12]}…]", flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,17 +49,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given in (["-h"], ["--help"]):
         print(__doc__)
         return 0
-    valid = ", ".join([*GETTERS, "all"])
-    if len(given) != 1 or given[0] not in (*GETTERS, "all"):
+    tasks = stems("task")
+    if len(given) != 1 or given[0] not in (*tasks, "all"):
         shown = f"unknown task '{' '.join(given)}'" if given else "no task given"
-        print(f"error: {shown}; valid tasks: {valid}", file=sys.stderr)
+        print(f"error: {shown}; valid tasks: {', '.join([*tasks, 'all'])}", file=sys.stderr)
         return 2
     logging.basicConfig(level=logging.INFO, format="  %(message)s")
     code = 0
-    for task in GETTERS if given[0] == "all" else given:
+    for task in tasks if given[0] == "all" else given:
         print(f"{task}:", flush=True)
         try:
-            GETTERS[task]()
+            get(task)
         except DataError as error:
             print(f"error: {error}", file=sys.stderr)
             code = 1

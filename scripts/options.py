@@ -44,6 +44,7 @@ COMMANDS = {
 
 
 PROFILES = {"bench": "paper"}
+NO_PROFILE = ("data", "figures", "compare", "status")
 
 
 class OptionError(ValueError):
@@ -92,8 +93,8 @@ def parse(command: str, words: list[str], about: str | None = None) -> Options:
 
     tasks = _tasks(command, given.get("TASK"))
     profile = _choice("PROFILE", given.get("PROFILE", PROFILES.get(command, "small")), stems("profile"))
-    # A task may lack a profile that others have (medium, for example).
-    for task in tasks:
+    # A task may lack a profile that others have (medium, for example). Commands without a default look at all.
+    for task in tasks if "PROFILE" in given or command not in NO_PROFILE else ():
         if (CONFIGS / "profile" / profile).is_dir() and not _has_profile(profile, task):
             there = [name for name in stems("profile") if _has_profile(name, task)]
             raise OptionError(f"PROFILE={profile} is not defined for TASK={task}; use {', '.join(there)}")

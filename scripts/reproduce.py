@@ -26,11 +26,10 @@ from experiments.cli import guarded
 from experiments.compose import compose_cells
 from experiments.grid import cells, experiment_names
 from experiments.runs import FINISHED, effective_state, read_json
-from experiments.schema import Config
+from experiments.schema import Config, ConfigError
 from experiments.tasks import TASKS
 from experiments.tracker import Tracker
-from scripts import compare, figures
-from scripts.get_data import GETTERS
+from scripts import compare, figures, get_data
 from scripts.options import Options, from_command_line
 from scripts.sweep import command, launch, values
 
@@ -57,6 +56,8 @@ class Plan:
 
 def composed(task: str, options: Options) -> dict[str, list[Config]]:
     """The checked cells of each of a task's experiments. Raises ``ConfigError``; needs no data."""
+    if not experiment_names(task):
+        raise ConfigError(f"TASK={task} has no published result in configs/experiment; use make sweep")
     extra = [f"device={options.device}", f"logger={options.logger}"]
     grids = {
         name: cells(name, options.profile, options.norms, options.batches, options.seeds)
@@ -74,7 +75,7 @@ def plan(experiment: str, configs: list[Config]) -> Plan:
 def reproduce(task: str, experiments: Mapping[str, list[Config]], options: Options) -> int:
     """One task from data to comparison, with the cells of its experiments. Returns the exit code."""
     print(f"== {task}, profile {options.profile}", flush=True)
-    GETTERS[task]()
+    get_data.get(task)
     code, trained, plans = 0, 0, []
     for experiment, configs in experiments.items():
         todo = plan(experiment, configs)

@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from scripts.options import NAMES
+from scripts.options import NAMES, stems
 
 ROOT = Path(__file__).resolve().parent.parent
+# As errors list them, whatever tasks and norms there are.
+TASK_NAMES, NORM_NAMES = (", ".join(stems(group)) for group in ("task", "norm"))
 
 
 def run(*command: str, timeout: float = 300, **kwargs: Any) -> subprocess.CompletedProcess[str]:

@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from experiments.analysis.collect import collect
 from experiments.analysis.curve import run_curve
 from experiments.analysis.groups import Group, groups
 from experiments.analysis.output import write_whole
+from experiments.tasks import TASKS
 
 REPO = Path(__file__).resolve().parents[1]
 INF = math.inf
@@ -29,9 +31,7 @@ FIGURE: dict[str, Any] = {
     "name": "fig4_draw",
     "title": "Figure 4",
     "x": "epoch",
-    "panels": [
-        {"title": "", "split": "test", "metric": "bound", "ylabel": "test bound (nats)", "yscale": "linear"}
-    ],
+    "panels": [{"title": "", "split": "test", "metric": "bound", "ylabel": "test bound (nats)", "yscale": "linear"}],
 }
 
 
@@ -41,13 +41,9 @@ def rows(*values: float, steps: list[int] | None = None) -> pd.DataFrame:
     return pd.DataFrame({"step": steps, "epoch": [step / 10 for step in steps], "value": values})
 
 
-def group_of(
-    root: Path, curves: dict[tuple[str, int], list[float]], data: str = "fixed", **states: str
-) -> Group:
+def group_of(root: Path, curves: dict[tuple[str, int], list[float]], data: str = "fixed", **states: str) -> Group:
     """DRAW runs: (norm, seed) -> test bounds; cells are seeds 0-2 of each norm named."""
-    cells = [
-        rf.cell("draw", norm, 128, seed) for norm in dict.fromkeys(n for n, _ in curves) for seed in range(3)
-    ]
+    cells = [rf.cell("draw", norm, 128, seed) for norm in dict.fromkeys(n for n, _ in curves) for seed in range(3)]
     for (norm, seed), curve in curves.items():
         cell = rf.cell("draw", norm, 128, seed)
         if cell not in cells:
@@ -81,9 +77,7 @@ def test_aggregate_median_and_range_on_common_steps() -> None:
 
 
 def test_aggregate_counts_a_diverged_run_as_infinite_after_its_end() -> None:
-    found = figures.aggregate(
-        [("done", rows(5, 4, 3)), ("diverged", rows(4)), ("done", rows(6, 5, 4))], "step"
-    )
+    found = figures.aggregate([("done", rows(5, 4, 3)), ("diverged", rows(4)), ("done", rows(6, 5, 4))], "step")
     assert found["middle"].tolist() == [5, 5, 4]
     assert found["high"].tolist() == [6, INF, INF]
     found = figures.aggregate([("diverged", rows(4)), ("done", rows(6, 5))], "step")
@@ -93,6 +87,16 @@ def test_aggregate_counts_a_diverged_run_as_infinite_after_its_end() -> None:
 def test_aggregate_value_that_is_not_finite_is_infinitely_bad() -> None:
     found = figures.aggregate([("diverged", rows(4, math.nan)), ("done", rows(6, 5))], "step")
     assert found["high"].tolist() == [6, INF]
+
+
+def test_aggregate_where_higher_is_better_a_diverged_run_is_at_the_bottom() -> None:
+    found = figures.aggregate(
+        [("done", rows(5, 6, 7)), ("diverged", rows(4, math.nan)), ("done", rows(6, 7, 8))], "step", "higher"
+    )
+    assert found["middle"].tolist() == [5, 6, 7]
+    assert found["low"].tolist() == [4, -INF, -INF] and found["high"].tolist() == [6, 7, 8]
+    found = figures.aggregate([("diverged", rows(4)), ("done", rows(6, 5))], "step", "higher")
+    assert found["middle"].tolist() == [5, -INF]
 
 
 def test_aggregate_five_seeds_have_quartiles() -> None:
@@ -132,18 +136,42 @@ def test_diverged_run_ends_in_a_cross(tmp_path: Path) -> None:
     assert ax.collections[0].get_paths()[0].vertices[:, 1].max() == pytest.approx(top)
 
 
-def test_a_rare_spike_is_cut_and_said(tmp_path: Path) -> None:
-    bounds = [210.0 - i for i in range(40)]
-    spiked = [*bounds[:20], 900.0, *bounds[21:]]
+@pytest.mark.parametrize("better", ["lower", "higher"])
+def test_a_rare_spike_is_cut_and_said(tmp_path: Path, better: str) -> None:
+    sign = 1 if better == "lower" else -1
+    bounds = [sign * (210.0 - i) for i in range(40)]
+    spiked = [*bounds[:20], sign * 900.0, *bounds[21:]]
     for seed, values in enumerate((bounds, spiked, bounds)):
         rf.write_run(tmp_path, rf.cell(seed=seed), rf.rows({("test", "bound"): values}))
     runs = [(run, run.series("test", "bound")) for run in collect(tmp_path, tmp_path / "none").runs]
-    middle = figures.aggregate([(run.state, series) for run, series in runs], "epoch")
+    middle = figures.aggregate([(run.state, series) for run, series in runs], "epoch", better)
     ax = Figure().subplots()
-    remarks = figures._cut(ax, FIGURE["panels"][0], {"ln": runs}, [(style.look("ln"), middle)], "epoch")
-    assert remarks == ["test bound (nats): 1 value lies above the axis, up to 900"]
+    remarks = figures._cut(ax, FIGURE["panels"][0], {"ln": runs}, [(style.look("ln"), middle)], "epoch", better)
+    where = {"lower": "above the axis, up to 900", "higher": "below the axis, down to -900"}[better]
+    assert remarks == [f"test bound (nats): 1 value lies {where}"]
+    low, high = sorted(sign * limit for limit in ax.get_ylim())
+    assert 165 < low < 171 and 205 < high < 230 and ax.get_ylim()[0] < ax.get_ylim()[1]
+
+
+@pytest.fixture
+def bound_is_a_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DRAW's metric with its direction turned."""
+    task = TASKS["draw"]
+    turned = replace(task.metrics["bound"], better="higher")
+    monkeypatch.setattr(task, "metrics", {**task.metrics, "bound": turned})
+
+
+@pytest.mark.usefixtures("bound_is_a_score")
+def test_where_higher_is_better_a_diverged_run_pulls_the_band_down_and_a_low_start_is_cut(tmp_path: Path) -> None:
+    late = [80.0 + i / 10 for i in range(30)]
+    curves = {("none", seed): [1.0, *late] for seed in range(3)}
+    curves["none", 1] = curves["none", 1][:20]
+    (ax,), text = drawn(group_of(tmp_path, curves, none1="diverged"))
+    assert line(ax, "baseline (3 seeds, 1 diverged)").tolist() == curves["none", 0], "the median of the two others"
     low, high = ax.get_ylim()
-    assert 165 < low < 171 and 205 < high < 230
+    assert 79 < low < 80 and high < 90 and "3 values lie below the axis, down to 1" in text
+    band = ax.collections[0].get_paths()[0].vertices[:, 1]
+    assert band.min() == pytest.approx(low) and band.max() < 83
 
 
 def test_unequal_lengths_are_cut_and_noted(tmp_path: Path) -> None:
@@ -202,9 +230,7 @@ def test_files_are_complete_and_the_same_again(tmp_path: Path) -> None:
 
 
 def test_four_panels_share_the_axis_of_a_metric(tmp_path: Path) -> None:
-    spec = yaml.safe_load((REPO / "configs/experiment/fig6_pi_mnist.yaml").read_text(encoding="utf-8"))[
-        "figure"
-    ]
+    spec = yaml.safe_load((REPO / "configs/experiment/fig6_pi_mnist.yaml").read_text(encoding="utf-8"))["figure"]
     cells = [rf.cell("pi_mnist", norm, batch, 0) for norm in ("none", "bn", "ln") for batch in (128, 4)]
     for i, cell in enumerate(cells):
         series = {("train", "nll"): [1, 0.1 / (i + 1), 0.0], ("test", "error"): [5.0, 2.0 + i, 1.5]}
@@ -229,19 +255,13 @@ def test_empty_panel_says_so(tmp_path: Path) -> None:
 
 
 def test_looks_are_distinct() -> None:
-    assert (
-        len({look.color for look in style.LOOKS.values()})
-        == len({str(x.line) for x in style.LOOKS.values()})
-        == 4
-    )
+    assert len({look.color for look in style.LOOKS.values()}) == len({str(x.line) for x in style.LOOKS.values()}) == 4
     assert style.look("new").name == "new"
 
 
 @pytest.mark.parametrize("best", [None, {"split": "valid", "metric": "bound", "value": 7.0, "step": 20}])
 def test_run_curve(tmp_path: Path, best: dict[str, Any] | None) -> None:
-    records = rf.rows(
-        {("valid", "bound"): [9.0, 7.0], ("test", "bound"): [9.5, INF], ("train", "kl"): [1.0, 2.0]}
-    )
+    records = rf.rows({("valid", "bound"): [9.0, 7.0], ("test", "bound"): [9.5, INF], ("train", "kl"): [1.0, 2.0]})
     folder = rf.write_run(tmp_path, rf.cell(), records, best=best)
     assert run_curve(folder) == folder / "curve.png"
     assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
@@ -278,7 +298,5 @@ def test_no_window_system_no_pyplot_no_torch(tmp_path: Path) -> None:
         "print([m for m in ('torch', 'matplotlib.pyplot', 'tkinter', 'hydra') if m in sys.modules])"
     )
     env = {**os.environ, "DISPLAY": "nonsense:99", "MPLBACKEND": "TkAgg"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=REPO, env=env, capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPO, env=env, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr

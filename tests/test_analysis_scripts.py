@@ -15,6 +15,7 @@ from experiments import grid
 from experiments.analysis import groups
 from experiments.analysis.collect import read_run
 from scripts import compare, figures, status
+from tests.commands import TASK_NAMES
 
 METRICS = ("bound", "nll", "error")
 SMALL = {("valid", "bound"): [9.0, 8.0, 7.0], ("test", "bound"): [9.0, 8.0, 7.0]}
@@ -115,7 +116,7 @@ def test_nothing_logged_yet_is_not_drawn(
 @pytest.mark.parametrize(
     ("argument", "names"),
     [
-        ("--task=drww", "draw, pi_mnist"),
+        ("--task=drww", TASK_NAMES),
         ("PROFILE=smal", "small"),
         ("SEEDS=abc", "whole numbers"),
         ("FOO=1", "TASK"),

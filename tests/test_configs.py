@@ -10,12 +10,13 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
+from experiments.analysis.compare import load_paper
 from experiments.compose import compose_cells
 from experiments.grid import cells, experiment_names, experiment_task, load_figure
 from experiments.schema import CONFIGS, register
 from experiments.tasks import TASKS
 from scripts.options import stems
-from tests.commands import run
+from tests.commands import NORM_NAMES, TASK_NAMES, run
 
 EXPERIMENTS = stems("experiment")
 PROFILES = [(task, path.parent.name) for task in TASKS for path in sorted(CONFIGS.glob(f"profile/*/{task}.yaml"))]
@@ -67,11 +68,19 @@ def test_every_cell_of_an_experiment_composes_and_its_figure_shows_what_is_logge
         assert batches <= {cell.batch_size for cell in grid}
 
 
+@pytest.mark.parametrize("task", [task for task in TASKS if (CONFIGS / "paper" / f"{task}.yaml").exists()])
+def test_what_the_paper_prints_is_compared_the_way_the_task_declares(task: str) -> None:
+    paper = load_paper(task)
+    assert paper["task"] == task == experiment_task(paper["experiment"])
+    for row in paper["rows"]:
+        assert row["better"] == TASKS[task].metrics[row["metric"]].better, row["id"]
+
+
 WRONG = [
     ("task=draw +task.glmpses=3", "glmpses"),
     ("task=draw task.glmpses=3", "did you mean task.glimpses?"),
-    ("task=drw", "task=drw is unknown: use draw, pi_mnist"),
-    ("task=draw norm=gn", "norm=gn is unknown: use bn, ln, none, wn"),
+    ("task=drw", f"task=drw is unknown: use {TASK_NAMES}"),
+    ("task=draw norm=gn", f"norm=gn is unknown: use {NORM_NAMES}"),
     ("task=draw norm=bn", "norm=bn is not supported by task draw"),
     ("task=draw profile=tiny", "profile=tiny is unknown"),
     ("task=draw task.glimpses=0", "task.glimpses=0"),

@@ -17,7 +17,9 @@ from data import fetch, mnist, mnist_wheel
 from data.amat import encode_amat
 from data.binarized_mnist import binarize, load_binarized_mnist
 from data.fetch import DataError, FetchError, fingerprint
+from experiments.tasks import TASKS
 from scripts import get_data
+from tests.commands import TASK_NAMES
 
 SPLITS = {"train": 9, "valid": 3, "test": 5}
 FILES, DIGITS = tiny_mnist(train=12, test=5)
@@ -47,12 +49,8 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.delenv("LN_DATA", raising=False)
     monkeypatch.setattr(fetch, "_unreachable", {})
     monkeypatch.setattr(drawn, "SPLITS", SPLITS)
-    monkeypatch.setattr(
-        drawn, "FIXED", fingerprint("binarized_mnist", {f"{s}_N784": b for s, b in BITS.items()})
-    )
-    monkeypatch.setattr(
-        drawn, "SHA256", {s: hashlib.sha256(TEXT[drawn.file_name(s)]).hexdigest() for s in SPLITS}
-    )
+    monkeypatch.setattr(drawn, "FIXED", fingerprint("binarized_mnist", {f"{s}_N784": b for s, b in BITS.items()}))
+    monkeypatch.setattr(drawn, "SHA256", {s: hashlib.sha256(TEXT[drawn.file_name(s)]).hexdigest() for s in SPLITS})
     monkeypatch.setattr(mnist, "FILES", FILES)
     monkeypatch.setattr(torchvision.datasets.MNIST, "mirrors", [])
     asked: list[str] = []
@@ -71,9 +69,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.parametrize("folder", drawn.FOLDERS)
 @pytest.mark.parametrize("gz", [False, True])
-def test_fixed_files(
-    tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, gz: bool
-) -> None:
+def test_fixed_files(tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, gz: bool) -> None:
     place(tmp_path / "here" / folder, gz=gz)
     monkeypatch.setenv("LN_DATA", str(tmp_path / "here"))
     for _ in range(2):
@@ -108,9 +104,7 @@ def test_incomplete_files_are_not_replaced_by_the_stand_in(tiny: list[str], tmp_
         (gzip.compress(TEXT[drawn.file_name("valid")])[:-30], "truncated or damaged gzip"),
     ],
 )
-def test_bad_file_is_named_and_nothing_is_cached(
-    tiny: list[str], tmp_path: Path, content: bytes, why: str
-) -> None:
+def test_bad_file_is_named_and_nothing_is_cached(tiny: list[str], tmp_path: Path, content: bytes, why: str) -> None:
     path = place(tmp_path / "raw" / "draw") / drawn.file_name("valid")
     path.write_bytes(content)
     with pytest.raises(DataError, match=why) as error:
@@ -146,8 +140,7 @@ def test_binarize_is_seeded_and_has_the_right_mean() -> None:
     error = bits.mean(axis=1) - np.arange(256) / 255
     assert np.abs(error).max() < 5 * 0.5 / np.sqrt(4000)
     assert (
-        hashlib.sha256(bits.tobytes()).hexdigest()
-        == "212eae9b8e251e8fad0f773a825c2e71c97fdd412b25d0c538e660c25a075c40"
+        hashlib.sha256(bits.tobytes()).hexdigest() == "212eae9b8e251e8fad0f773a825c2e71c97fdd412b25d0c538e660c25a075c40"
     )
 
 
@@ -160,9 +153,7 @@ def test_published_address(tiny: list[str], tmp_path: Path, monkeypatch: pytest.
     assert (source.kind, source.label) == ("mirror", "fixed") and url in source.detail
 
 
-@pytest.mark.parametrize(
-    ("spoil", "why"), [("gone", "HTTP 404"), ("other", "wrong checksum"), (HANG, "no answer")]
-)
+@pytest.mark.parametrize(("spoil", "why"), [("gone", "HTTP 404"), ("other", "wrong checksum"), (HANG, "no answer")])
 def test_published_address_that_fails(
     tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: str, why: str
 ) -> None:
@@ -189,17 +180,23 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return code, *capsys.readouterr()
 
 
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task_says_where_its_data_are(task: str) -> None:
+    assert get_data.getters(task), f"no module of data that experiments/tasks/{task}.py imports has a function get"
+
+
 @pytest.mark.parametrize("given", [["drwa"], [], ["draw", "pi_mnist"]])
 def test_report_of_an_unknown_task(capsys: pytest.CaptureFixture[str], given: list[str]) -> None:
     code, out, err = run(capsys, *given)
     assert code == 2 and not out
-    assert err.startswith("error: ") and err.count("\n") == 1 and "draw, pi_mnist, all" in err
+    assert err.startswith("error: ") and err.count("\n") == 1 and f"{TASK_NAMES}, all" in err
 
 
 def test_report_of_present_and_stand_in(
-    tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place_mnist(tmp_path / "raw" / "mnist")
+    monkeypatch.setattr(get_data, "stems", lambda group: ["draw", "pi_mnist"])
     code, out, _ = run(capsys, "all")
     assert code == 0
     for file in FILES:
@@ -221,12 +218,13 @@ def test_report_of_fetched(
     assert code == 0 and out.count("fetched   ") == 4 and "MNIST: mirror" in out
 
 
-def test_report_of_missing(tiny: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_of_missing(
+    tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(get_data, "stems", lambda group: ["draw", "pi_mnist"])
     code, out, err = run(capsys, "all")
     assert code == 1
-    assert (
-        "missing   binarized_mnist_train.amat[.gz]" in out and "missing   t10k-images-idx3-ubyte[.gz]" in out
-    )
+    assert "missing   binarized_mnist_train.amat[.gz]" in out and "missing   t10k-images-idx3-ubyte[.gz]" in out
     errors = [line for line in err.splitlines() if line.startswith("error: ")]
     assert len(errors) == 2 and all(str(tmp_path / "raw" / "mnist") in e for e in errors)
 

@@ -11,7 +11,7 @@ import pytest
 
 from experiments.tasks import TASKS
 from scripts import options
-from tests.commands import ROOT, make, run
+from tests.commands import ROOT, TASK_NAMES, make, run
 
 TARGETS = "setup data reproduce sweep figures compare status estimate bench test lint clean".split()
 
@@ -27,10 +27,10 @@ def test_help_has_one_line_for_each_target_and_the_variables() -> None:
 
 
 WRONG = [
-    ("reproduce", "TASK is missing; choose from: draw, pi_mnist, all"),
-    ("sweep", "TASK is missing; choose from: draw, pi_mnist"),
-    ("data TASK=mnist", "TASK=mnist is unknown (did you mean pi_mnist?); choose from: draw, pi_mnist, all"),
-    ("estimate TASK=all", "TASK=all is unknown; choose from: draw, pi_mnist"),
+    ("reproduce", f"TASK is missing; choose from: {TASK_NAMES}, all"),
+    ("sweep", f"TASK is missing; choose from: {TASK_NAMES}"),
+    ("data TASK=mnist", f"TASK=mnist is unknown (did you mean pi_mnist?); choose from: {TASK_NAMES}, all"),
+    ("estimate TASK=all", f"TASK=all is unknown; choose from: {TASK_NAMES}"),
     ("reproduce TASK=draw PROFILE=smal", "(did you mean small?); choose from: medium, paper, small, smoke"),
     ("reproduce TASK=draw NORM=gn", "NORM=gn is unknown"),
     ("reproduce TASK=draw NORM=none,bn", "NORM=bn is not supported by TASK=draw; choose from: none, wn, ln"),
@@ -46,7 +46,7 @@ WRONG = [
     ("sweep TASK=draw DEVICE=gpu", "(did you mean cpu?); choose from: auto, cpu, cuda, mps"),
     ("sweep TASK=draw FAIL_FAST=yes", "FAIL_FAST=yes is unknown; choose from: 0, 1"),
     ("status PROFILE=huge", "PROFILE=huge is unknown"),
-    ('figures TASK="; touch broken"', "is unknown; choose from: draw, pi_mnist, all"),
+    ('figures TASK="; touch broken"', f"is unknown; choose from: {TASK_NAMES}, all"),
 ]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from experiments.schema import ConfigError
-from scripts import compare, figures, reproduce
+from scripts import compare, figures, get_data, reproduce
 from scripts.options import parse
 
 
@@ -20,7 +20,7 @@ def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("work was done")
 
     monkeypatch.setattr(reproduce, "launch", forbidden)
-    monkeypatch.setattr(reproduce, "GETTERS", {"draw": forbidden, "pi_mnist": forbidden})
+    monkeypatch.setattr(get_data, "get", forbidden)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_a_figure_or_comparison_that_fails_is_in_the_exit_code(
 ) -> None:
     options = parse("reproduce", ["TASK=draw", "PROFILE=smoke", "NORM=ln", "SEEDS=0", "DEVICE=cpu"])
     experiments = reproduce.composed("draw", options)
-    monkeypatch.setattr(reproduce, "GETTERS", {"draw": lambda: None})
+    monkeypatch.setattr(get_data, "get", lambda task: None)
     monkeypatch.setattr(reproduce, "launch", lambda words: 0)
     monkeypatch.setattr(reproduce, "report", lambda *_: 0)
     done = reproduce.Plan("fig4_draw", experiments["fig4_draw"], [], None)  # type: ignore[arg-type]

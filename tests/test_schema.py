@@ -23,6 +23,7 @@ from experiments.schema import (
     science,
 )
 from experiments.train import check
+from tests.commands import NORM_NAMES, TASK_NAMES
 
 
 def config(*overrides: str) -> Config:
@@ -108,10 +109,10 @@ def test_a_saved_configuration_reads_back_the_same(tmp_path: Path, overrides: li
 
 
 BAD = [
-    ([], "no task given: add task= with one of draw, pi_mnist"),
+    ([], f"no task given: add task= with one of {TASK_NAMES}"),
     (["norm=ln"], "no task given"),
-    (["task=foo"], "task=foo is unknown: use draw, pi_mnist"),
-    (["task=pi_mnist", "norm=xx"], "norm=xx is unknown: use bn, ln, none, wn"),
+    (["task=foo"], f"task=foo is unknown: use {TASK_NAMES}"),
+    (["task=pi_mnist", "norm=xx"], f"norm=xx is unknown: use {NORM_NAMES}"),
     (["task=draw", "norm=bn"], "norm=bn is not supported by task draw: use none, wn, ln"),
     (["task=pi_mnist", "profile=foo"], "profile=foo is unknown: use medium, paper, small, smoke"),
     (["task=pi_mnist", "profile=medium"], "profile=medium has no settings for task pi_mnist: use paper, small, smoke"),

@@ -2,12 +2,12 @@
 
 With fewer than five seeds every seed is a thin line, their median a thick one and their range a band: three
 numbers make no confidence interval. Nothing is smoothed. Seeds are aggregated only at evaluation steps they
-share. A run that diverged ends in a cross and counts as infinitely bad from there on.
+share. A run that diverged ends in a cross and counts as infinitely bad from there on: at plus or minus infinity, as
+the task's ``Metric`` says which way is better.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from experiments.analysis import style
 from experiments.analysis.collect import FINISHED, Run, tidy
 from experiments.analysis.curve import run_curve as run_curve  # the other picture, for who looks here
 from experiments.analysis.groups import Group, progress
+from experiments.analysis.measures import worst
 from experiments.analysis.output import write_whole
 
 FEW_SEEDS = 5  # below this every seed is shown
@@ -31,29 +32,36 @@ NAMES = {"bn": "BN: batch", "wn": "WN: weight", "ln": "LN: layer"}
 Band = tuple[style.Look, pd.DataFrame]
 
 
-def aggregate(runs: Sequence[tuple[str, pd.DataFrame]], x: str) -> pd.DataFrame:
-    """Median and spread of several seeds at the evaluation steps they share.
+def better_of(task: str, metric: str) -> str:
+    """Whether ``lower`` or ``higher`` values of a metric are better, as its task declares."""
+    from experiments.tasks import TASKS  # imports torch
 
-    Lower is better in all that is drawn: infinity is what a diverged run counts as after its last value.
+    return TASKS[task].metrics[metric].better
+
+
+def aggregate(runs: Sequence[tuple[str, pd.DataFrame]], x: str, better: str = "lower") -> pd.DataFrame:
+    """Median and spread of several seeds at the evaluation steps they share.
 
     Args:
         runs: (state, rows of one metric by step) for each seed.
         x: column to draw against.
+        better: ``lower`` or ``higher``: a diverged run counts as the other infinity after its last value.
 
     Returns:
         step, x, low, middle, high by step; low and high are the range with fewer than ``FEW_SEEDS`` seeds,
         else the quartiles.
     """
+    bad = worst(better)
     curves = []
     for state, rows in runs:
         curve = rows.set_index("step")["value"].astype(float)
-        curves.append((state, curve.fillna(math.inf)))
+        curves.append((state, curve.fillna(bad)))
     steps = sorted({step for _, curve in curves for step in curve.index})
     for state, curve in curves:
         last = curve.index.max() if len(curve) else -1
         steps = [step for step in steps if step in curve.index or (state == "diverged" and step > last)]
     where = {step: value for _, rows in runs for step, value in zip(rows["step"], rows[x], strict=True)}
-    table = np.array([[curve.get(step, math.inf) for step in steps] for _, curve in curves], dtype=float)
+    table = np.array([[curve.get(step, bad) for step in steps] for _, curve in curves], dtype=float)
     table = table.reshape(len(curves), len(steps))
     # Quantiles by rank, without interpolation between a number and infinity (which gives NaN).
     ranked = np.sort(table, axis=0)
@@ -126,7 +134,7 @@ def _draw_panel(ax: Axes, panel: Mapping[str, Any], group: Group, x: str) -> tup
             for _, rows in runs:
                 dot: dict[str, Any] = {"marker": "o", "ms": 3} if len(rows) == 1 else {}
                 ax.plot(rows[x], rows["value"], color=look.color, lw=0.7, alpha=0.5, zorder=look.order, **dot)
-        middle = aggregate([(run.state, rows) for run, rows in runs], x)
+        middle = aggregate([(run.state, rows) for run, rows in runs], x, better_of(group.task, panel["metric"]))
         if len(runs) > 1:
             bands.append((look, middle))
         crosses = f", {len(diverged)} diverged" if diverged else ""
@@ -139,7 +147,7 @@ def _draw_panel(ax: Axes, panel: Mapping[str, Any], group: Group, x: str) -> tup
             where = f"{x} {middle[x].iloc[-1]:.3g}" if len(middle) else "the start: no common step"
             remarks.append(f"{look.name}: seeds of unequal length, median cut at {where}")
     style.legend_above(ax, panel.get("title", ""))
-    return bands, remarks + _cut(ax, panel, by_norm, bands, x)
+    return bands, remarks + _cut(ax, panel, by_norm, bands, x, better_of(group.task, panel["metric"]))
 
 
 def _cut(
@@ -148,32 +156,36 @@ def _cut(
     by_norm: Mapping[str, list[tuple[Run, pd.DataFrame]]],
     bands: Sequence[Band],
     x: str,
+    better: str,
 ) -> list[str]:
     """Cuts a linear axis where the first values, or a rare spike, would squeeze the rest flat, and says so.
+
+    The worse end is cut, so where higher is better all signs are turned first.
 
     No median is ever cut, but in the first tenth of the runs.
     """
     if panel.get("yscale", "linear") != "linear":
         return []
+    sign = 1 if better == "lower" else -1
     rows = pd.concat([rows for runs in by_norm.values() for _, rows in runs]).dropna(subset="value")
-    late = rows["value"][rows[x] >= 0.1 * rows[x].max()]
+    values = sign * rows["value"]
+    late = values[rows[x] >= 0.1 * rows[x].max()]
     if late.empty:
         return []
-    middles = [m["middle"][(m[x] >= 0.1 * rows[x].max()) & np.isfinite(m["middle"])].max() for _, m in bands]
+    middles = [(sign * m["middle"])[(m[x] >= 0.1 * rows[x].max()) & np.isfinite(m["middle"])].max() for _, m in bands]
     top = float(np.nanmax([late.quantile(0.97), *middles]))
     span = top - late.min()
-    if rows["value"].max() <= top + 1.5 * span:
+    if values.max() <= top + 1.5 * span:
         return []
-    near = rows["value"][rows["value"] <= top + span].max()  # what would hardly squeeze it stays in
-    ax.set_ylim(late.min() - 0.06 * span, near + 0.06 * span)
-    above = int((rows["value"] > near).sum())
-    words = "values lie" if above > 1 else "value lies"
-    return [f"{panel['ylabel']}: {above} {words} above the axis, up to {rows['value'].max():.4g}"]
+    near = values[values <= top + span].max()  # what would hardly squeeze it stays in
+    ax.set_ylim(*sorted((sign * (late.min() - 0.06 * span), sign * (near + 0.06 * span))))
+    beyond = int((values > near).sum())
+    words = "values lie" if beyond > 1 else "value lies"
+    where = "above the axis, up to" if better == "lower" else "below the axis, down to"
+    return [f"{panel['ylabel']}: {beyond} {words} {where} {sign * values.max():.4g}"]
 
 
-def _draw_panels(
-    axes: Sequence[Axes], panels: Sequence[Mapping[str, Any]], group: Group, x: str
-) -> list[str]:
+def _draw_panels(axes: Sequence[Axes], panels: Sequence[Mapping[str, Any]], group: Group, x: str) -> list[str]:
     """Draws all panels; those of the same metric share their y-axis. Returns remarks for the caption."""
     drawn = [_draw_panel(ax, panel, group, x) for ax, panel in zip(axes, panels, strict=True)]
     shared: dict[tuple[str, ...], list[Axes]] = {}
@@ -197,9 +209,7 @@ def _unique(texts: Sequence[str]) -> list[str]:
 
 
 def _caption(group: Group, panels: Sequence[Mapping[str, Any]], remarks: Sequence[str]) -> list[str]:
-    most = max(
-        (len(runs) for panel in panels for runs in _panel_runs(panel, group).values()), default=0
-    )
+    most = max((len(runs) for panel in panels for runs in _panel_runs(panel, group).values()), default=0)
     spread = (
         "One seed per line." if most == 1
         else "Thin lines: every seed. Thick line: median of the seeds; band: their range." if most < FEW_SEEDS
