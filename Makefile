@@ -16,8 +16,9 @@ JOBS      ?=
 LOGGER    ?=
 DEVICE    ?=
 FAIL_FAST ?=
+QUERY     ?=
 
-OPTIONS := TASK PROFILE NORM SEEDS BATCH JOBS LOGGER DEVICE FAIL_FAST
+OPTIONS := TASK PROFILE NORM SEEDS BATCH JOBS LOGGER DEVICE FAIL_FAST QUERY
 export $(OPTIONS)
 
 # SEED=0 for SEEDS=0 would otherwise be ignored without a word.
@@ -37,13 +38,13 @@ ARGS  := $(foreach name,$(OPTIONS),$(name)="$$$(name)")
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup data reproduce sweep figures compare status estimate bench test lint clean
+.PHONY: help setup data reproduce sweep figures tables compare status estimate bench demo test lint clean
 .PHONY: python again
 
 help: ## list the targets and variables
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
 	@echo
-	@echo "  Variables: TASK PROFILE=small NORM SEEDS BATCH JOBS=auto LOGGER=local DEVICE=auto FAIL_FAST=0"
+	@echo "  Variables: TASK PROFILE=small NORM SEEDS BATCH JOBS=auto LOGGER=local DEVICE=auto FAIL_FAST=0 QUERY"
 	@echo "  Example:   make reproduce TASK=draw NORM=none,ln SEEDS=0,1 JOBS=2"
 
 python:
@@ -80,6 +81,9 @@ sweep: check-sweep setup ## train the cells NORM x BATCH x SEEDS of TASK, JOBS a
 figures: check-figures setup ## draw the figures from the runs there are
 	@"$(PY)" -m scripts.figures $(ARGS)
 
+tables: check-tables setup ## write the published tables from the runs there are
+	@"$(PY)" -m scripts.tables $(ARGS)
+
 compare: check-compare setup ## compare the runs there are with the paper
 	@"$(PY)" -m scripts.compare $(ARGS)
 
@@ -91,6 +95,9 @@ estimate: check-estimate setup ## measure a few steps: hours and peak memory of 
 
 bench: check-bench setup ## time one training step per norm of TASK at paper sizes, beside its bare matrix products
 	@"$(PY)" -m scripts.bench $(ARGS)
+
+demo: check-demo setup ## ask a trained model of TASK something: QUERY="a sentence"
+	@"$(PY)" -m scripts.demo $(ARGS)
 
 test: setup ## run the tests (PYTEST="-k name" to choose)
 	@OMP_NUM_THREADS=1 "$(PY)" -m pytest -n 2 $(PYTEST)

@@ -59,6 +59,15 @@ def load_figure(name: str) -> dict[str, Any]:
     return {str(k): v for k, v in figure.items()}
 
 
+def load_table(name: str) -> dict[str, Any] | None:
+    """The ``table:`` block of an experiment: name, title, split and columns; None if it has none."""
+    if (block := _read(name).get("table")) is None:
+        return None
+    table = OmegaConf.to_container(block, resolve=True)
+    assert isinstance(table, dict)
+    return {str(k): v for k, v in table.items()}
+
+
 def cells(
     name: str,
     profile: str,

@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -300,3 +301,10 @@ class Trainer:
 def initial_model(task: Task, cfg: Config, device: torch.device) -> nn.Module:
     """The cell's model at step 0."""
     return task.model(cfg, generator(cfg.seed, "init")).to(device)
+
+
+def weights(checkpoint: Path) -> dict[str, torch.Tensor]:
+    """The weights of a checkpoint: the selected ones, for a task that selects. Raises what ``torch.load`` does."""
+    payload = torch.load(checkpoint, map_location="cpu", weights_only=True)
+    found: dict[str, torch.Tensor] = payload.get("selected") or payload["model"]
+    return found

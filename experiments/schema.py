@@ -114,6 +114,7 @@ class Config:
     logger: LoggerConfig = field(default_factory=LoggerConfig)
     paths: PathsConfig = field(default_factory=PathsConfig)
     figure: Any = None  # what an experiment file draws; read by the analysis, not by training
+    table: Any = None  # and what it tabulates
 
     @property
     def results(self) -> Path:
@@ -229,11 +230,11 @@ def known_keys(task: str) -> set[str]:
 
 
 def _leaves(raw: DictConfig) -> list[str]:
-    """Dotted names of a configuration's keys, one level deep; ``figure`` is the analysis' own."""
+    """Dotted names of a configuration's keys, one level deep; ``figure`` and ``table`` are the analysis' own."""
     keys = []
     for key in raw:
         node = raw._get_node(key)
-        if isinstance(node, DictConfig) and not node._is_none() and key != "figure":
+        if isinstance(node, DictConfig) and not node._is_none() and key not in ("figure", "table"):
             keys += [f"{key!s}.{child!s}" for child in node]
         else:
             keys.append(str(key))

@@ -29,6 +29,7 @@ NAMES = {
     "LOGGER": "local or wandb",
     "DEVICE": "auto, cpu, cuda or mps",
     "FAIL_FAST": "1: start no further cell once one has failed",
+    "QUERY": "demo: what to ask the trained model",
 }
 # What each command does with TASK: "one" by name, "many" takes `all` as well, "any" means all when not given.
 COMMANDS = {
@@ -36,10 +37,12 @@ COMMANDS = {
     "reproduce": "many",
     "sweep": "one",
     "figures": "any",
+    "tables": "any",
     "compare": "any",
     "status": "any",
     "estimate": "one",
     "bench": "one",
+    "demo": "one",
 }
 
 
@@ -64,6 +67,7 @@ class Options:
     logger: str
     device: str
     fail_fast: bool
+    query: str = ""
 
     @property
     def task(self) -> str:
@@ -108,6 +112,7 @@ def parse(command: str, words: list[str], about: str | None = None) -> Options:
         logger=_choice("LOGGER", given.get("LOGGER", "local"), stems("logger")),
         device=_device(given.get("DEVICE", "auto")),
         fail_fast=_choice("FAIL_FAST", given.get("FAIL_FAST", "0"), ["0", "1"]) == "1",
+        query=_query(command, given.get("QUERY")),
     )
 
 
@@ -196,6 +201,12 @@ def _integers(name: str, value: str | None, least: int) -> tuple[int, ...] | Non
     if not all(item.isascii() and item.isdecimal() and int(item) >= least for item in items):
         raise OptionError(f"{name}={value} must list whole numbers from {least} up, such as {name}=1,2")
     return _unique(name, tuple(int(item) for item in items))
+
+
+def _query(command: str, value: str | None) -> str:
+    if command == "demo" and value is None:
+        raise OptionError('QUERY is missing; give a sentence, such as QUERY="a red seven"')
+    return value or ""
 
 
 def _unique(name: str, values: tuple[T, ...]) -> tuple[T, ...]:

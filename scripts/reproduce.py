@@ -24,12 +24,12 @@ from experiments.analysis.output import short_path
 from experiments.cell import run_folder
 from experiments.cli import guarded
 from experiments.compose import compose_cells
-from experiments.grid import cells, experiment_names
+from experiments.grid import cells, experiment_names, load_table
 from experiments.runs import FINISHED, effective_state, read_json
 from experiments.schema import Config, ConfigError
 from experiments.tasks import TASKS
 from experiments.tracker import Tracker
-from scripts import compare, figures, get_data
+from scripts import compare, figures, get_data, tables
 from scripts.options import Options, from_command_line
 from scripts.sweep import command, launch, values
 
@@ -99,6 +99,9 @@ def reproduce(task: str, experiments: Mapping[str, list[Config]], options: Optio
     compared, text = captured(lambda: compare.main(words))
     code = max(code, drawn, compared)
     made = paths.splitlines()
+    if any(load_table(experiment) for experiment in experiments):
+        tabulated, more = captured(lambda: tables.main(words))
+        code, made = max(code, tabulated), [*made, *more.splitlines()]
     table, _, pages = text.rpartition("\n\n")
     print(f"\n{table}\n" if table else "")
     made += pages.splitlines()
@@ -119,8 +122,8 @@ def captured(main: Callable[[], int]) -> tuple[int, str]:
 
 
 def snapshot(results: Path) -> dict[Path, int]:
-    """When each figure and comparison was last written."""
-    folders = (results / "figures", results / "compare")
+    """When each figure, table and comparison was last written."""
+    folders = (results / "figures", results / "tables", results / "compare")
     return {path: path.stat().st_mtime_ns for folder in folders for path in folder.rglob("*") if path.is_file()}
 
 

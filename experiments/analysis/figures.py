@@ -85,7 +85,8 @@ def _panels(figure: Mapping[str, Any], group: Group) -> list[dict[str, Any]]:
 
     A panel without a batch size shows the experiment's own: runs of two batch sizes are not seeds of one another.
     """
-    panels = [{**panel, "batch_size": panel.get("batch_size") or group.batch_size} for panel in figure["panels"]]
+    own = {"x_unit": figure.get("x_unit", 1)}
+    panels = [{**own, **panel, "batch_size": panel.get("batch_size") or group.batch_size} for panel in figure["panels"]]
     shown = {panel["batch_size"] for panel in panels}
     more = sorted({run.batch_size for run in group.runs} - shown, reverse=True)
     if more and len(shown) == 1:  # now there is something to tell apart
@@ -97,13 +98,17 @@ def _panels(figure: Mapping[str, Any], group: Group) -> list[dict[str, Any]]:
 
 
 def _panel_runs(panel: Mapping[str, Any], group: Group) -> dict[str, list[tuple[Run, pd.DataFrame]]]:
-    """Runs of a panel by norm, with the rows it draws; runs that logged none of them are left out."""
+    """Runs of a panel by norm, with the rows it draws; runs that logged none of them are left out.
+
+    A column ``updates`` is added: the step in units of the figure's ``x_unit``.
+    """
     chosen: dict[str, list[tuple[Run, pd.DataFrame]]] = {}
     for run in group.runs:
         if panel["batch_size"] != run.batch_size:
             continue
         rows = run.series(panel["split"], panel["metric"])
         if not rows.empty:
+            rows = rows.assign(updates=rows["step"] / panel.get("x_unit", 1))
             chosen.setdefault(run.norm, []).append((run, rows))
     return dict(sorted(chosen.items(), key=lambda item: (list(style.LOOKS) + [item[0]]).index(item[0])))
 
@@ -115,7 +120,7 @@ def _draw_panel(ax: Axes, panel: Mapping[str, Any], group: Group, x: str) -> tup
     remarks: list[str] = []
     if panel.get("yscale") == "log":
         ax.set_yscale("log", nonpositive="mask")
-    ax.set_xlabel(X_LABELS.get(x, x))
+    ax.set_xlabel(f"updates / {panel['x_unit']}" if x == "updates" else X_LABELS.get(x, x))
     ax.set_ylabel(panel["ylabel"])
     ax.margins(x=0.02)
     ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))

@@ -134,3 +134,12 @@ class FinalTest(Protocol):
     def test(self, model: nn.Module, data: Any, cfg: Any, seed: int) -> list[Value]:
         """The values on the test set, under the same rules as ``Task.evaluate``."""
         ...
+
+
+@runtime_checkable
+class Demo(Protocol):
+    """What a task has beside ``Task`` if a trained model can be asked something (``make demo``)."""
+
+    def demo(self, model: nn.Module, data: Any, cfg: Any, query: str, folder: Path) -> tuple[list[str], list[Path]]:
+        """Answers ``query``: lines to print, and pictures written to ``folder``. Raises ``data.fetch.DataError``."""
+        ...
