@@ -21,13 +21,13 @@ from torch import nn
 
 from data.fetch import DataError, Source
 from experiments.loop import Trainer, initial_model
+from experiments.machine import cores
 from experiments.runs import FINISHED, Run, RunError, now, read_json, write_atomic
 from experiments.schema import (
     ROOT,
     Config,
     ConfigError,
     config_sha,
-    cores,
     dump,
     identity,
     one_line,

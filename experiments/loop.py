@@ -78,6 +78,7 @@ class Position:
     evaluations: int = 0
     best: dict[str, Any] | None = None  # the first of the best values of the task's ``select``
     sums: dict[str, tuple[float, int]] = field(default_factory=dict)  # since the last evaluation
+    rows: int | None = 0  # logged so far; None in a checkpoint that did not count them
 
 
 class Trainer:
@@ -220,6 +221,7 @@ class Trainer:
             for value in values
         ]
         self.run.log(rows)
+        self.at.rows = (self.at.rows or 0) + len(rows)
         self.tracker.log(rows)
         shown = ", ".join(f"{v.split} {v.metric} {v.value:.4g}" for v in values)
         log.info("step %d: %s", self.at.step, shown)
@@ -255,17 +257,26 @@ class Trainer:
         return True
 
     def _resume(self) -> None:
-        payload = self.run.load_checkpoint()
+        payload = self.run.load_checkpoint(self._misfit)
         if payload is not None:
             self.model.load_state_dict(payload["model"])
             self.optimizer.load_state_dict(payload["optimizer"])
             if "selected" in payload:
                 self.selected = {name: tensor.to(self.device) for name, tensor in payload["selected"].items()}
-            self.at = Position(**payload["position"])
+            self.at = Position(**{"rows": None, **payload["position"]})
             self.at.sums = {k: (total, count) for k, (total, count) in payload["position"]["sums"].items()}
             self.batches = self.data.epoch(self.at.epoch, self.cfg.seed)
             log.info("resumed at step %d", self.at.step)
         self.run.rewind(self.at.step)
+        self.at.rows = self.run.logged(self.at.step)
+
+    def _misfit(self, payload: dict[str, Any]) -> str | None:
+        """Whether the metrics up to a checkpoint have been damaged since: going on would lose them without a word."""
+        position = payload["position"]
+        wanted, there = position.get("rows"), self.run.logged(position["step"])
+        if wanted in (None, there):
+            return None
+        return f"metrics.jsonl holds {there} of the {wanted} rows up to step {position['step']}"
 
     def _tell(self, state: str, error: str | None = None) -> None:
         seconds, done = time.perf_counter() - self._start[1], self.at.step - self._start[0]
@@ -281,6 +292,7 @@ class Trainer:
             seconds_left=left / speed if speed and state == "running" else None,
             best=self.at.best,
             error=error,
+            rows=self.at.rows,
         )
         self._told = time.perf_counter()
 

@@ -8,18 +8,20 @@ but the append-only metrics and the log is replaced atomically, so a reader neve
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import logging
 import math
 import os
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 import torch
 
+from experiments.metrics import read_metrics as read_metrics
 from experiments.schema import config_sha, load_saved, one_line
 
 log = logging.getLogger("suite")
@@ -53,20 +55,6 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise RunError(f"{path} holds no JSON object: restore it or delete its run folder")
     return value
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a ``metrics.jsonl``; a last line that was cut off is left out, as is anything after it."""
-    rows: list[dict[str, Any]] = []
-    if not path.exists():
-        return rows
-    for line in path.read_bytes().split(b"\n"):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            break
-        rows.append(row)
-    return rows
 
 
 def is_locked(folder: Path) -> bool:
@@ -146,7 +134,7 @@ class Run:
             return
         self.meta = dict(meta)
         write_atomic(config_path, config_text)
-        self.write_meta()
+        self.write_meta(config_digest=hashlib.sha256(config_text.encode()).hexdigest())
 
     def write_meta(self, **changes: Any) -> None:
         """Rewrites ``meta.json`` with these changes."""
@@ -175,6 +163,10 @@ class Run:
         except OSError as error:
             raise RunError(f"cannot append to {path}: {error.strerror}; free the disk and start again") from None
 
+    def logged(self, step: int) -> int:
+        """How many whole rows ``metrics.jsonl`` holds up to a step."""
+        return sum(row["step"] <= step for row in read_metrics(self.folder / "metrics.jsonl"))
+
     def rewind(self, step: int) -> None:
         """Forgets metrics after ``step`` (and a cut-off line), so that a resumed curve has no doubles."""
         path = self.folder / "metrics.jsonl"
@@ -201,8 +193,12 @@ class Run:
                 f"cannot write {path}: {reason}; the last good checkpoint is kept: free the disk and start again"
             ) from None
 
-    def load_checkpoint(self) -> dict[str, Any] | None:
-        """The newest checkpoint that can be read, or None if there is none at all."""
+    def load_checkpoint(self, misfit: Callable[[dict[str, Any]], str | None] = lambda _: None) -> dict[str, Any] | None:
+        """The newest checkpoint that can be read and used, or None if there is none at all.
+
+        Args:
+            misfit: why a checkpoint does not go with the rest of the folder, or None if it does.
+        """
         found = False
         for name in ("checkpoint.pt", "checkpoint.prev.pt"):
             path = self.folder / name
@@ -211,15 +207,17 @@ class Run:
             found = True
             try:
                 payload = torch.load(path, map_location="cpu", weights_only=True)
-                if payload["format"] == FORMAT:
-                    return payload
                 reason = f"format {payload['format']}, expected {FORMAT}"
+                if payload["format"] == FORMAT:
+                    if (wrong := misfit(payload)) is None:
+                        return payload
+                    reason = wrong
             except Exception as error:  # whatever a damaged file makes torch raise
                 reason = f"{type(error).__name__} {one_line(str(error))[:120]}".strip()
                 path.unlink()  # or the next save would keep it as the one before, and drop the good one
-            log.warning("%s cannot be read (%s); trying the one before", path, reason)
+            log.warning("%s cannot be used (%s); trying the one before", path, reason)
         if found:
-            log.warning("%s: no readable checkpoint; starting from the beginning", self.folder)
+            log.warning("%s: no usable checkpoint; starting from the beginning", self.folder)
         return None
 
     def __enter__(self) -> Run:

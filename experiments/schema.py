@@ -13,7 +13,6 @@ import difflib
 import hashlib
 import json
 import math
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from experiments.machine import cores
 from experiments.optim import ADAMS, CLIPS
 from models.norm import CONSTANTS, Norm
 
@@ -283,11 +283,6 @@ def pick_device(name: str) -> torch.device:
 def pick_threads(threads: int, jobs: int) -> int:
     """Torch threads of one job: as asked, or the cores shared out between the jobs."""
     return threads or max(1, cores() // max(1, jobs))
-
-
-def cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def one_line(text: str) -> str:

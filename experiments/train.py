@@ -27,9 +27,10 @@ from omegaconf import DictConfig
 from experiments.cell import Outcome, run_cell
 from experiments.cli import guarded
 from experiments.compose import GROUPS, choices, compose_cells, expand, translated
+from experiments.machine import cores
 from experiments.progress import read_outcomes, shown
 from experiments.runs import RunError
-from experiments.schema import CONFIGS, ROOT, ConfigError, cores, one_line, register, resolve
+from experiments.schema import CONFIGS, ROOT, ConfigError, one_line, register, resolve
 
 
 def job(raw: DictConfig) -> None:

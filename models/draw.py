@@ -79,9 +79,18 @@ class Draw(nn.Module):
         norm: none, wn or ln.
         init_std: standard deviation of the initial weights.
         generator: CPU generator.
+        kernel: of the cells, the windows and the canvas; see ``models.kernels``.
     """
 
-    def __init__(self, sizes: DrawSizes, norm: Norm, *, init_std: float, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        sizes: DrawSizes,
+        norm: Norm,
+        *,
+        init_std: float,
+        generator: torch.Generator,
+        kernel: str = "auto",
+    ) -> None:
         super().__init__()
         if sizes.ln_on not in LN_SITES:
             raise ValueError(f"ln_on '{sizes.ln_on}' is unknown; choose one of {', '.join(LN_SITES)}")
@@ -94,7 +103,15 @@ class Draw(nn.Module):
 
         def cell(nin: int, site: str) -> LSTMCell:
             used = norm if norm.name != "ln" or sizes.ln_on in ("both", site) else Norm("none")
-            return LSTMCell(nin, units, used, init_std=init_std, generator=generator)
+            return LSTMCell(
+                nin,
+                units,
+                norm=used,
+                sites="cell" if used.name == "ln" else None,
+                bias_mode="minimal",
+                kernel=kernel,
+                init=lambda weight: nn.init.normal_(weight, 0, init_std, generator),
+            )
 
         def linear(nout: int) -> nn.Linear:
             layer = nn.Linear(units, nout)
@@ -152,12 +169,12 @@ class Draw(nn.Module):
             )
         side = self.sizes.image
         with cached_weights():  # WN: each w = g v/||v|| is computed once per call
-            encoder_weights, decoder_weights = self.encoder.fused(), self.decoder.fused()
             posterior_weights = self.posterior.weight, self.posterior.bias
             heads = (self.read_window, self.write_window, self.patch)
             head_weights = torch.cat([h.weight for h in heads]), torch.cat([h.bias for h in heads])
         head_sizes = [5, 5, self.sizes.write**2]
 
+        encode, decode = self.encoder.begin(glimpses, batch), self.decoder.begin(glimpses, batch)
         encoder = State(self._start("encoder_h", noise_TBZ), self._start("encoder_c", noise_TBZ))
         decoder = State(self._start("decoder_h", noise_TBZ), self._start("decoder_c", noise_TBZ))
         canvas_BAA = self._start("canvas", noise_TBZ).reshape(batch, side, side)
@@ -168,12 +185,12 @@ class Draw(nn.Module):
             z_BZ = noise_BZ
             if image_BAA is not None:
                 patches_BR = self.reader.read(self.reader(read_window_B5), image_BAA, canvas_BAA.sigmoid())
-                encoder = self.encoder.step((patches_BR, decoder.h_BH), encoder, encoder_weights)
+                encoder = encode((patches_BR, decoder.h_BH), encoder)
                 posterior_BY = F.linear(encoder.h_BH, *posterior_weights)
                 mu_BZ, log_sigma_BZ = posterior_BY.chunk(2, 1)
                 z_BZ = torch.addcmul(mu_BZ, log_sigma_BZ.exp(), noise_BZ)
                 posterior.append(posterior_BY)
-            decoder = self.decoder.step((z_BZ,), decoder, decoder_weights)
+            decoder = decode(z_BZ, decoder)
             heads_BR = F.linear(decoder.h_BH, *head_weights)
             next_window_B5, write_window_B5, patch_BP = heads_BR.split(head_sizes, 1)
             canvas_BAA = self.writer.write(self.writer(write_window_B5), canvas_BAA, patch_BP)

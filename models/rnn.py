@@ -1,74 +1,224 @@
-"""Recurrent cells with a norm.
+"""LSTM and GRU layers with none, batch, weight or layer normalisation, for whole sequences.
 
-Gates are stacked in the order i, f, o, g (input, forget, output, candidate): the sigmoids are neighbours, so
-one call serves them. A checkpoint of another order is converted by permuting rows of weights and biases.
+The interface is that of ``torch.nn.LSTM`` and ``torch.nn.GRU``, plus the switches of ``models.variant``, which say
+what norm acts where. The mathematics of a step stands in ``models.cells``. Without a norm, and under WN, the
+framework's own kernel runs; LN has a fused kernel on the CPU (``models.kernels``); everything else, and
+``kernel=reference``, is a loop.
 
-Shapes: B batch, I inputs, H units.
+    layer = LSTM(240, 240, norm="ln", bias_mode="official")
+    output_TBH, (h_LBH, c_LBH) = layer(x_TBI, lengths=lengths_B)
+
+Shapes: T time, B batch, I inputs, H units, D directions, L = layers x directions.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.norm import Norm, normaliser, weight_normed
+from models.cells import GRUCell, LSTMCell, State
+from models.kernels import builtin, fused, select
+from models.recurrent_norm import Moment
+
+__all__ = ["GRU", "GRUCell", "LSTM", "LSTMCell", "State"]
 
 
-class State(NamedTuple):
-    """What an LSTM carries from step to step: output ``h_BH`` and the un-normalised cell ``c_BH``."""
+class _Layers(nn.Module):
+    """Layers and directions of one kind of cell; ``cells`` lists them as PyTorch does: layer 0 forward, layer 0
+    backward, layer 1 forward, …"""
 
-    h_BH: Tensor
-    c_BH: Tensor
+    cell: type[LSTMCell] | type[GRUCell]
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        bidirectional: bool = False,
+        *,
+        init: Callable[[Tensor], object] | None = None,
+        generator: torch.Generator | None = None,
+        **switches: Any,
+    ) -> None:
+        super().__init__()
+        if num_layers < 1:
+            raise ValueError(f"num_layers={num_layers} must be 1 or more")
+        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
+        self.batch_first, self.directions = batch_first, 2 if bidirectional else 1
+        self.cells = nn.ModuleList(
+            self.cell(
+                input_size if layer == 0 else self.directions * hidden_size,
+                hidden_size,
+                init=init,
+                generator=generator,
+                bias=bias,
+                **switches,
+            )
+            for layer in range(num_layers)
+            for _ in range(self.directions)
+        )
+
+    def _run(self, x: Tensor, states: list[Any] | None, lengths: Tensor | None) -> tuple[Tensor, list[Any]]:
+        """All layers; ``states``: one of each cell (``State``, or h alone). Returns the output and the last states."""
+        x_TBI = x.transpose(0, 1) if self.batch_first else x
+        steps, batch = x_TBI.shape[:2]
+        lengths = self._lengths(lengths, x_TBI)
+        cells: list[Any] = list(self.cells)
+        before = [cell.initial(batch) for cell in cells] if states is None else states
+        after = []
+        for layer in range(self.num_layers):
+            outputs = []
+            for direction in range(self.directions):
+                index = layer * self.directions + direction
+                backwards = direction == 1
+                inputs = _reversed(x_TBI, lengths) if backwards else x_TBI
+                output_TBH, last = _sequence(cells[index], inputs, before[index], lengths)
+                outputs.append(_reversed(output_TBH, lengths) if backwards else output_TBH)
+                after.append(last)
+            x_TBI = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
+        return (x_TBI.transpose(0, 1) if self.batch_first else x_TBI), after
+
+    def _check(self, x: Tensor) -> int:
+        """Returns B. Raises ``ValueError`` for an input of the wrong rank or width."""
+        if x.dim() != 3:
+            raise ValueError(f"input of shape {tuple(x.shape)} must have three axes: time, batch and features")
+        if x.shape[-1] != self.input_size:
+            raise ValueError(f"input of width {x.shape[-1]}, but input_size={self.input_size}")
+        if 0 in x.shape:
+            raise ValueError(f"input of shape {tuple(x.shape)} is empty: give at least one step and one case")
+        like = next(self.parameters())
+        if x.device != like.device:
+            raise ValueError(f"input on {x.device}, but the layer on {like.device}: move one of them")
+        if x.dtype != like.dtype and not torch.is_autocast_enabled(x.device.type):
+            raise ValueError(f"input of dtype {x.dtype}, but the layer of {like.dtype}: convert one of them")
+        return x.shape[0 if self.batch_first else 1]
+
+    def _lengths(self, lengths: Tensor | None, x_TBI: Tensor) -> Tensor | None:
+        """The checked lengths, or ``None`` when all are T: nothing is padded then."""
+        if lengths is None:
+            return None
+        steps, batch = x_TBI.shape[:2]
+        if lengths.shape != (batch,):
+            raise ValueError(f"lengths of shape {tuple(lengths.shape)} must be ({batch},): one for each case")
+        if lengths.dtype not in (torch.int64, torch.int32):
+            raise ValueError(f"lengths of dtype {lengths.dtype} must be int64")
+        if lengths.device != x_TBI.device:
+            raise ValueError(f"lengths on {lengths.device}, but the input on {x_TBI.device}: move one of them")
+        least, most = int(lengths.min()), int(lengths.max())
+        if least < 1 or most > steps:
+            raise ValueError(f"lengths from {least} to {most} must lie in 1…{steps}, the number of time steps")
+        return None if least == steps else lengths.long()
+
+    def _state(self, name: str, state: Tensor, batch: int) -> Tensor:
+        """A checked initial state (L, B, H)."""
+        wanted = (len(self.cells), batch, self.hidden_size)
+        if not isinstance(state, Tensor) or tuple(state.shape) != wanted:
+            shape = tuple(state.shape) if isinstance(state, Tensor) else type(state).__name__
+            raise ValueError(f"initial {name} of shape {shape} must be {wanted}: layers x directions, batch, units")
+        like = next(self.parameters())
+        if state.device != like.device or (
+            state.dtype != like.dtype and not torch.is_autocast_enabled(state.device.type)
+        ):
+            raise ValueError(
+                f"initial {name} is {state.dtype} on {state.device}, but the layer {like.dtype} on {like.device}"
+            )
+        return state
+
+    def extra_repr(self) -> str:
+        return f"layers={self.num_layers}, directions={self.directions}, batch_first={self.batch_first}"
 
 
-class FusedWeights(NamedTuple):
-    """``[W_x | W_h]`` (4H, I+H) and b (4H), gathered once per sequence so that a step is one product."""
-
-    weight: Tensor
-    bias: Tensor
-
-
-class LSTMCell(nn.Module):
-    """One LSTM step without peepholes; LN on the cell read-out only (eq. 31), WN on every weight vector.
-
-    [i, f, o, g] = W_x x + W_h h + b;  c' = sigmoid(f) c + sigmoid(i) tanh(g);  h' = sigmoid(o) tanh(LN(c')).
-    The carried c' is the un-normalised one. Under WN each row of W_x and of W_h is a weight vector.
+class LSTM(_Layers):
+    """LSTM layers (eq. 20-22; see ``models.cells``).
 
     Args:
-        nin: I.
-        units: H.
-        norm: none, wn or ln.
-        init_std: weights start as N(0, init_std^2) draws of ``generator``, the bias at 0 in all gates.
+        input_size, hidden_size, num_layers, bias, batch_first, bidirectional: as of ``torch.nn.LSTM``.
+        init, generator: the initial weights, as of ``models.cells.LSTMCell``.
+        switches: norm and more, the same for every cell; see ``models.variant.Variant``.
     """
 
-    def __init__(self, nin: int, units: int, norm: Norm, *, init_std: float, generator: torch.Generator) -> None:
-        super().__init__()
-        if norm.name == "bn":
-            raise ValueError("LSTMCell has no batch normalisation; choose none, wn or ln")
-        self.units = units
-        self.input = nn.Linear(nin, 4 * units)
-        self.recurrent = nn.Linear(units, 4 * units, bias=False)
-        self.cell_norm = normaliser(norm, units)
-        nn.init.normal_(self.input.weight, 0, init_std, generator)
-        nn.init.normal_(self.recurrent.weight, 0, init_std, generator)
-        nn.init.zeros_(self.input.bias)
-        weight_normed(self.input, norm)
-        weight_normed(self.recurrent, norm)
+    cell = LSTMCell
 
-    def fused(self) -> FusedWeights:
-        """The weights of all steps: take them once per sequence (under WN this is where w is computed)."""
-        return FusedWeights(torch.cat([self.input.weight, self.recurrent.weight], 1), self.input.bias)
+    def forward(
+        self, x: Tensor, state: tuple[Tensor, Tensor] | None = None, lengths: Tensor | None = None
+    ) -> tuple[Tensor, State]:
+        """Runs the layers over a batch of sequences.
 
-    def step(self, inputs: tuple[Tensor, ...], state: State, fused: FusedWeights) -> State:
-        """One step. ``inputs``: tensors whose concatenation along axis 1 is x_BI, in that order."""
-        gates_B4H = F.linear(torch.cat((*inputs, state.h_BH), 1), fused.weight, fused.bias)
-        ifo_B3H, g_BH = gates_B4H.split((3 * self.units, self.units), 1)
-        i_BH, f_BH, o_BH = ifo_B3H.sigmoid().chunk(3, 1)
-        c_BH = torch.addcmul(f_BH * state.c_BH, i_BH, g_BH.tanh())
-        return State(o_BH * self.cell_norm(c_BH).tanh(), c_BH)
+        Args:
+            x: (T, B, I), or (B, T, I) with ``batch_first``.
+            state: h and c before the first step, (L, B, H) each; else the initial state of the variant.
+            lengths: (B,), each in 1…T, in any order. What lies beyond a length changes nothing.
 
-    def forward(self, x_BI: Tensor, state: State) -> State:
-        return self.step((x_BI,), state, self.fused())
+        Returns:
+            Outputs of the last layer (T, B, D H), 0 beyond a length, and ``State`` of (L, B, H): each case's
+            last real step.
+
+        Raises:
+            ValueError: a shape, dtype, device or length that does not fit; one line says which.
+        """
+        batch = self._check(x)
+        states = None
+        if state is not None:
+            if not isinstance(state, tuple) or len(state) != 2:
+                raise ValueError("the initial state of an LSTM must be a pair (h, c)")
+            h_LBH, c_LBH = (self._state(name, part, batch) for name, part in zip("hc", state, strict=True))
+            states = [State(h, c) for h, c in zip(h_LBH, c_LBH, strict=True)]
+        output, after = self._run(x, states, lengths)
+        return output, State(torch.stack([s.h_BH for s in after]), torch.stack([s.c_BH for s in after]))
+
+
+class GRU(_Layers):
+    """GRU layers (eq. 26-28; see ``models.cells``). Args: as of ``LSTM``."""
+
+    cell = GRUCell
+
+    def forward(self, x: Tensor, state: Tensor | None = None, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """As ``LSTM.forward``, with a state of one tensor (L, B, H)."""
+        batch = self._check(x)
+        states = None if state is None else list(self._state("h", state, batch))
+        output, after = self._run(x, states, lengths)
+        return output, torch.stack(after)
+
+
+def _sequence(cell: LSTMCell | GRUCell, x_TBI: Tensor, state: Any, lengths_B: Tensor | None) -> tuple[Tensor, Any]:
+    """One cell over all steps. Returns the outputs (T, B, H), 0 beyond a length, and the last state."""
+    if builtin.usable(cell):
+        return builtin.sequence(cell, x_TBI, state, lengths_B)
+    if select(cell, x_TBI):
+        output_TBH, last = fused.sequence(cell, x_TBI, state, lengths_B)
+    else:
+        output_TBH, last = _loop(cell, x_TBI, state, lengths_B)
+    if lengths_B is not None:
+        output_TBH = output_TBH * _running(x_TBI, lengths_B)
+    return output_TBH, last
+
+
+def _loop(cell: LSTMCell | GRUCell, x_TBI: Tensor, state: Any, lengths_B: Tensor | None) -> tuple[Tensor, Any]:
+    """The reference: step by step, W x of all steps taken at once. Ended cases copy their state."""
+    weights = cell.weights()
+    masks = [None] * len(x_TBI) if lengths_B is None else _running(x_TBI, lengths_B).unbind(0)
+    outputs = []
+    # unbind: indexing inside the loop would cost time quadratic in T under autograd
+    for t, (projected_BG, mask_B1) in enumerate(zip(cell.project(x_TBI, weights).unbind(0), masks, strict=True)):
+        state = cell.advance(projected_BG, state, weights, Moment(t, mask_B1))
+        outputs.append(state.h_BH if isinstance(state, State) else state)
+    return torch.stack(outputs), state
+
+
+def _running(x_TBI: Tensor, lengths_B: Tensor) -> Tensor:
+    """Which cases have not ended at each step (T, B, 1), bool."""
+    return (torch.arange(len(x_TBI), device=x_TBI.device)[:, None] < lengths_B)[..., None]
+
+
+def _reversed(x_TBI: Tensor, lengths_B: Tensor | None) -> Tensor:
+    """Each sequence backwards, what lies beyond its length left in place."""
+    if lengths_B is None:
+        return x_TBI.flip(0)
+    t_T1 = torch.arange(len(x_TBI), device=x_TBI.device)[:, None]
+    source_TB = torch.where(t_T1 < lengths_B, lengths_B - 1 - t_T1, t_T1)
+    return x_TBI.gather(0, source_TB[..., None].expand_as(x_TBI))

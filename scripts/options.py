@@ -10,11 +10,12 @@ from __future__ import annotations
 import argparse
 import ast
 import difflib
-import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, TypeVar
+
+from experiments.machine import cores
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,6 +46,8 @@ COMMANDS = {
     "demo": "one",
 }
 
+# Results that need neither data nor runs, and which variables they take: `make reproduce` alone makes them.
+ANALYSES = {"invariances": ("SEEDS",)}
 
 PROFILES = {"bench": "paper"}
 NO_PROFILE = ("data", "figures", "compare", "status")
@@ -59,6 +62,7 @@ class Options:
     """Checked variables. ``None`` for norms, seeds and batches means: what ``NAMES`` says."""
 
     tasks: tuple[str, ...]
+    analyses: tuple[str, ...]
     profile: str
     norms: tuple[str, ...] | None
     seeds: tuple[int, ...] | None
@@ -95,7 +99,8 @@ def parse(command: str, words: list[str], about: str | None = None) -> Options:
         values[name] = value.strip() or values[name]
     given = {name: value.strip() for name, value in values.items() if (value or "").strip()}
 
-    tasks = _tasks(command, given.get("TASK"))
+    analyses = _analyses(command, given)
+    tasks = () if given.get("TASK") in ANALYSES else _tasks(command, given.get("TASK"))
     profile = _choice("PROFILE", given.get("PROFILE", PROFILES.get(command, "small")), stems("profile"))
     # A task may lack a profile that others have (medium, for example). Commands without a default look at all.
     for task in tasks if "PROFILE" in given or command not in NO_PROFILE else ():
@@ -104,6 +109,7 @@ def parse(command: str, words: list[str], about: str | None = None) -> Options:
             raise OptionError(f"PROFILE={profile} is not defined for TASK={task}; use {', '.join(there)}")
     return Options(
         tasks=tasks,
+        analyses=analyses,
         profile=profile,
         norms=_norms(given.get("NORM"), tasks),
         seeds=_integers("SEEDS", given.get("SEEDS"), least=0),
@@ -140,8 +146,7 @@ def workers(options: Options, cells: int) -> int:
     Small models gain little from a second thread, so ``JOBS=auto`` runs as many cells side by side as there
     are cores; a GPU is one worker.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    wanted = options.jobs or (1 if _accelerated(options.device) else cores)
+    wanted = options.jobs or (1 if _accelerated(options.device) else cores())
     return min(wanted, max(cells, 1))
 
 
@@ -162,11 +167,24 @@ def from_command_line(command: str, about: str | None = None) -> Options:
 def _tasks(command: str, value: str | None) -> tuple[str, ...]:
     known = stems("task")
     mode = COMMANDS[command]
+    valid = known + list(ANALYSES) * (command == "reproduce") + ["all"] * (mode != "one")
     if value is None and mode != "any":
-        raise OptionError(f"TASK is missing; choose from: {', '.join(known + ['all'] * (mode == 'many'))}")
+        raise OptionError(f"TASK is missing; choose from: {', '.join(valid)}")
     if value is None or (value == "all" and mode != "one"):
         return tuple(known)
-    return (_choice("TASK", value, known + ["all"] * (mode != "one")),)
+    return (_choice("TASK", value, valid),)
+
+
+def _analyses(command: str, given: dict[str, str]) -> tuple[str, ...]:
+    name = given.get("TASK", "")
+    if name not in ANALYSES:
+        return tuple(ANALYSES) if name == "all" and command == "reproduce" else ()
+    if command != "reproduce":
+        raise OptionError(f"TASK={name} has neither data nor runs; use make reproduce TASK={name}")
+    if idle := [word for word in given if word not in ("TASK", *ANALYSES[name])]:
+        taken = ", ".join(ANALYSES[name])
+        raise OptionError(f"{idle[0]}={given[idle[0]]} does nothing with TASK={name}, which takes only {taken}")
+    return (name,)
 
 
 def _has_profile(profile: str, task: str) -> bool:

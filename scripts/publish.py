@@ -16,7 +16,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from experiments.analysis.collect import results_dir
+from experiments.analysis.collect import Unreadable, read_run, results_dir
 from experiments.analysis.output import short_path
 from experiments.cli import guarded
 from experiments.runs import FINISHED, effective_state, read_json
@@ -30,6 +30,10 @@ def publish(folder: Path, target: Path) -> str | None:
     missing = [name for name in FILES if not (folder / name).exists()]
     if missing:
         return f"{', '.join(missing)} missing: start the run again"
+    try:
+        read_run(folder)
+    except Unreadable as error:
+        return str(error)
     meta = read_json(folder / "meta.json")
     for git in (meta.get("git") or {}, *meta.get("sessions", [])):  # a resumed run was made by several states of code
         if git.get("commit") and not git.get("dirty"):

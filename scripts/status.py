@@ -61,7 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = select("status", __doc__, argv, out="")
     # Each place by itself: a published copy must not hide behind the run it was made from.
     nowhere = chosen.runs / ".none"
-    mine, copies = collect(chosen.runs, nowhere), collect(nowhere, chosen.published)
+    # What is published is under version control, and to hash its configurations takes seconds.
+    mine, copies = collect(chosen.runs, nowhere), collect(nowhere, chosen.published, configs=False)
     say(mine.warnings + copies.warnings)
     now = datetime.datetime.now(datetime.UTC)
     for task in chosen.tasks:
@@ -74,6 +75,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{task}: {len(runs)} runs; published: {known}")
         if runs:
             print("\n".join(f"  {line}" for line in table(runs, now)))
+        for folder, why in mine.damaged:
+            if folder.parent.name == task:
+                print(f"  {folder.name}  damaged: {why}")
     return 0
 
 

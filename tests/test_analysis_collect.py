@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import math
 from pathlib import Path
@@ -13,6 +14,8 @@ import runfolders as rf
 
 from experiments.analysis.collect import COLUMNS, Run, collect, read_metrics, tidy
 from experiments.analysis.groups import groups
+from experiments.compose import compose_cells
+from experiments.schema import config_sha, dump
 
 VALUES = {("valid", "bound"): [9.0, 7.0], ("test", "bound"): [9.5, math.inf]}
 
@@ -56,10 +59,64 @@ def test_no_runs_at_all(places: tuple[Path, Path]) -> None:
 
 
 def test_cut_off_last_line_is_dropped(places: tuple[Path, Path]) -> None:
-    folder = rf.write_run(places[0], rf.cell(), rf.rows(VALUES))
+    folder = rf.write_run(places[0], rf.cell(), rf.rows(VALUES), state="interrupted")
     path = folder / "metrics.jsonl"
     path.write_bytes(path.read_bytes()[:-25])
     assert len(only(places).metrics) == 3
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "said"),
+    [
+        ("metrics.jsonl", '"step": 20', '"stop": 20', "line 2 of metrics.jsonl is no record"),
+        ("metrics.jsonl", "}\n{", "\n{", "line 1 of metrics.jsonl is no record"),
+        ("status.json", "{", "", "status.json cannot be read"),
+        ("status.json", '"done"', '"dnoe"', "status.json garbles state"),
+        ("status.json", '"best": null', '"best": 3', "status.json garbles best"),
+        ("config.yaml", "lr: 0.001", "lr: 0.002", "config.yaml was edited"),
+        ("config.yaml", "lr: 0.001", "lr: [", "config.yaml was edited"),
+    ],
+)
+@pytest.mark.parametrize("state", ["done", "interrupted"])
+def test_a_damaged_file_is_named_and_its_run_left_out(
+    places: tuple[Path, Path], state: str, file: str, old: str, new: str, said: str
+) -> None:
+    (cfg,) = compose_cells([["task=pi_mnist"]])
+    text = dump(cfg)
+
+    def change(meta: dict[str, Any]) -> None:
+        meta.update(config_sha=config_sha(cfg), config_digest=hashlib.sha256(text.encode()).hexdigest())
+
+    folder = rf.write_run(places[0], rf.cell(), rf.rows(VALUES), state=state, change=change)
+    (folder / "config.yaml").write_text(text)
+    assert len(collect(*places).runs) == 1
+    (folder / "config.yaml").write_text(f"# my best run\n{text}")
+    assert len(collect(*places).runs) == 1, "a comment changes no value"
+    path = folder / file
+    assert old in path.read_text() or old == '"done"'
+    path.write_text(path.read_text().replace(old.replace("done", state), new, 1))
+    found = collect(*places)
+    (warning,) = found.warnings
+    assert not found.runs and str(folder) in warning and said in warning and "restore it" in warning
+    assert found.damaged == [(folder, found.damaged[0][1])]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [(lambda lines: lines[1:], "holds 3 of 4 rows"), (lambda lines: [*lines[:-1], lines[-1][:-9]], "is cut off")],
+)
+def test_the_log_of_a_finished_run_is_whole(places: tuple[Path, Path], spoil: Any, said: str) -> None:
+    folder = rf.write_run(places[0], rf.cell(), rf.rows(VALUES), rows=4)
+    path = folder / "metrics.jsonl"
+    path.write_text("".join(spoil(path.read_text().splitlines(keepends=True))))
+    (warning,) = collect(*places).warnings
+    assert said in warning
+
+
+def test_a_configuration_of_an_older_schema_is_no_damage(places: tuple[Path, Path]) -> None:
+    folder = rf.write_run(places[1], rf.cell(), rf.rows(VALUES))
+    (folder / "config.yaml").write_text("task: {name: draw, gone: 1}\n")
+    assert only(places).origin == "published"
 
 
 @pytest.mark.parametrize("garbage", ["\x00\xff", "[]", "3", '{"step": 1}', '{"step": null, "value": 1}', ""])
@@ -178,9 +235,7 @@ def test_two_runs_of_a_cell_are_told(places: tuple[Path, Path]) -> None:
     def change(meta: dict[str, Any]) -> None:
         meta["identity"], meta["started"] = "f" * 64, "2026-02-02T00:00:00Z"
 
-    newer = rf.write_run(
-        places[0] / ".." / "runs", rf.cell(seed=0, batch=128), [], data="mnist", change=change
-    )
+    newer = rf.write_run(places[0] / ".." / "runs", rf.cell(seed=0, batch=128), [], data="mnist", change=change)
     meta = json.loads((newer / "meta.json").read_text())
     meta["data"]["label"] = "fixed"
     (newer / "meta.json").write_text(json.dumps(meta))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -90,17 +89,11 @@ def test_paper_profile_on_real_data_can_match(tmp_path: Path) -> None:
         "baseline": 8,
         "candidate": 4,
     }
-    assert rows["draw_bound_ln"]["commit"] == "c0ffee00c0ff" and rows["draw_bound_ln"][
-        "data_source"
-    ].startswith("bin")
+    assert rows["draw_bound_ln"]["commit"] == "c0ffee00c0ff" and rows["draw_bound_ln"]["data_source"].startswith("bin")
 
 
-@pytest.mark.parametrize(
-    ("profile", "data"), [("small", "fixed"), ("smoke", "fixed"), ("paper", "bernoulli")]
-)
-def test_smaller_profile_or_stand_in_gives_at_most_a_direction(
-    tmp_path: Path, profile: str, data: str
-) -> None:
+@pytest.mark.parametrize(("profile", "data"), [("small", "fixed"), ("smoke", "fixed"), ("paper", "bernoulli")])
+def test_smaller_profile_or_stand_in_gives_at_most_a_direction(tmp_path: Path, profile: str, data: str) -> None:
     rows = draw_rows(tmp_path, {"none": BASE, "ln": LN}, profile=profile, data=data)
     assert rows["draw_bound_none"]["verdict"] == rows["draw_bound_ln"]["verdict"] == "not comparable"
     for key in ("draw_bound_gain", "draw_speed", "draw_speed_seconds"):
@@ -165,15 +158,10 @@ def test_nothing_finished(tmp_path: Path) -> None:
     assert "no finished run of none and ln" in row["reason"]
 
 
-def mnist_rows(
-    root: Path, errors: dict[tuple[str, int], list[float]], seeds: int = 3
-) -> list[dict[str, Any]]:
+def mnist_rows(root: Path, errors: dict[tuple[str, int], list[float]], seeds: int = 3) -> list[dict[str, Any]]:
     """PI-MNIST rows from (norm, batch) -> test error by evaluation, the same for every seed."""
     cells = [
-        rf.cell("pi_mnist", n, b, s, "paper")
-        for n in ("none", "bn", "ln")
-        for b in (128, 4)
-        for s in range(seeds)
+        rf.cell("pi_mnist", n, b, s, "paper") for n in ("none", "bn", "ln") for b in (128, 4) for s in range(seeds)
     ]
     for cell in cells:
         curve = errors[cell.norm, cell.batch_size]
@@ -222,9 +210,7 @@ def test_claim_without_a_number_needs_several_seeds(tmp_path: Path) -> None:
 
 def test_reports_are_strict_and_readable(tmp_path: Path) -> None:
     rows = list(
-        draw_rows(
-            tmp_path, {"none": BASE, "ln": LN}, none1="diverged", ln1="diverged", data="bernoulli"
-        ).values()
+        draw_rows(tmp_path, {"none": BASE, "ln": LN}, none1="diverged", ln1="diverged", data="bernoulli").values()
     )
     text = report.to_json(rows)
     read = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
@@ -242,36 +228,6 @@ def test_reports_are_strict_and_readable(tmp_path: Path) -> None:
     assert "STAND-IN" in page and "82.4, inf, 82.5" in page
     bars = {line.replace("\\|", "").count("|") for line in page.splitlines() if line.startswith("|")}
     assert bars == {8}
-
-
-def test_changed_code_is_asked_of_git(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    now = {name: (compare.REPO / name).read_text() for name in compare.made_of("draw")}
-
-    def show(change: str) -> None:
-        def run(command: list[str], **keywords: object) -> subprocess.CompletedProcess[str]:
-            source = now[command[2].split(":", 1)[1]]
-            return subprocess.CompletedProcess(command, 0, stdout=source + change)
-
-        monkeypatch.setattr(compare.subprocess, "run", run)
-
-    for commit, change, expected in (("a", "", False), ("b", "\n# a comment\n", False), ("c", "\nX = 1\n", True)):
-        show(change)
-        assert compare.code_changed(commit, "draw") is expected
-    monkeypatch.undo()
-    assert compare.code_changed("0" * 40, "draw") is None
-    assert compare.code_changed("unknown", "draw") is None
-
-
-def test_a_skeleton_ignores_what_changes_no_number() -> None:
-    one = '"""Doc."""\ndef f(x: int) -> int:\n    """Doc."""\n    return x + 1  # why\n'
-    two = "def f(\n    x: int,\n) -> int:\n    return (x + 1)\n"
-    assert compare.skeleton(one) == compare.skeleton(two) != compare.skeleton(two.replace("1", "2"))
-
-
-def test_a_task_is_made_of_the_models_it_imports() -> None:
-    assert compare.made_of("pi_mnist") == ["experiments/tasks/pi_mnist.py", "models/norm.py", "models/pi_mnist.py"]
-    assert {"models/rnn.py", "models/attention.py"} < set(compare.made_of("draw"))
 
 
 def test_changed_code_is_in_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

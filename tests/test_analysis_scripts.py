@@ -76,9 +76,7 @@ def test_published_runs_are_enough(
     assert compare.main(["TASK=draw", *places(tmp_path)]) == 0
     out, err = capsys.readouterr()
     assert err == "" and "draw: profile small, data: binarized MNIST" in out
-    assert out.splitlines()[-2:] == [
-        str(tmp_path / "out" / name) for name in ("draw-small-fixed.md", "draw.json")
-    ]
+    assert out.splitlines()[-2:] == [str(tmp_path / "out" / name) for name in ("draw-small-fixed.md", "draw.json")]
 
 
 def test_runs_with_other_settings_are_told(
@@ -94,9 +92,7 @@ def test_runs_with_other_settings_are_told(
 
 
 @pytest.mark.parametrize("script", [figures, compare])
-def test_nothing_at_all_is_one_line(
-    tmp_path: Path, script: object, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_at_all_is_one_line(tmp_path: Path, script: object, capsys: pytest.CaptureFixture[str]) -> None:
     assert script.main(["--task", "pi_mnist", "--profile", "smoke", *places(tmp_path)]) == 1  # type: ignore[attr-defined]
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1
@@ -131,17 +127,21 @@ def test_wrong_choice_names_the_valid_ones(
     assert exit.value.code == 2 and err.count("\n") == 1 and names in err
 
 
+@pytest.mark.parametrize("file", ["meta.json", "status.json"])
 def test_a_damaged_folder_costs_one_line(
-    tmp_path: Path, cells: list[rf.FakeCell], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, file: str, cells: list[rf.FakeCell], capsys: pytest.CaptureFixture[str]
 ) -> None:
     for cell in cells:
         folder = rf.write_run(tmp_path / "runs", cell, rf.rows(SMALL))
-    (folder / "meta.json").write_text("{")
+    (folder / file).write_text("{")
     for script in (figures, compare, status):
         capsys.readouterr()
         assert script.main(["--task", "draw", *places(tmp_path)]) == 0
-        warnings = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
-        assert len(warnings) == 1 and folder.name in warnings[0]
+        out, err = capsys.readouterr()
+        warnings = [line for line in err.splitlines() if line.startswith("warning")]
+        assert len(warnings) == 1 and folder.name in warnings[0] and file in warnings[0]
+        shown = [line for line in out.splitlines() if line.startswith(f"  {folder.name}  damaged: {file}")]
+        assert len(shown) == (script is status)
 
 
 def test_cells_of_the_real_grid_find_their_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -211,9 +211,7 @@ def test_status_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     best = {"split": "valid", "metric": "bound", "value": 150.25, "step": 20}
     rf.write_run(tmp_path / "runs", rf.cell("draw", "ln", 128, 0), rf.rows(SMALL), best=best)
     rf.write_run(tmp_path / "runs", rf.cell("draw", "ln", 128, 1), rf.rows(SMALL), state="running")
-    rf.write_run(
-        tmp_path / "runs", rf.cell("draw", "ln", 128, 2), [], state="failed", error="ValueError: no\nmore"
-    )
+    rf.write_run(tmp_path / "runs", rf.cell("draw", "ln", 128, 2), [], state="failed", error="ValueError: no\nmore")
     rf.write_run(tmp_path / "published", rf.cell("draw", "ln", 128, 0), rf.rows(SMALL), best=best)
     assert status.main(places(tmp_path)) == 0
     lines = capsys.readouterr().out.splitlines()

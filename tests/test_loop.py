@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from experiments.cell import describe
 from experiments.loop import Trainer, initial_model
 from experiments.loop import weights as loaded_weights
-from experiments.runs import Run, read_metrics
+from experiments.runs import Run, read_json, read_metrics
 from experiments.schema import Config, dump
 from experiments.tasks import TASKS
 from experiments.tasks.base import Value
@@ -93,6 +94,63 @@ def test_killed_between_metrics_and_checkpoint(tmp_path: Path, monkeypatch: pyte
     assert numbers(tmp_path / "killed")[-1]["step"] == 15, "metrics of step 15 are there, its checkpoint is not"
     run(cfg, tmp_path / "killed")
     assert numbers(tmp_path / "killed") == numbers(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(("line", "resumed"), [(5, 10), (2, 0)], ids=["the one before", "none"])
+@pytest.mark.parametrize(
+    ("damage", "left"), [("gone", {5: 5, 2: 5}), ("garbled", {5: 4, 2: 1}), ("doubled", {5: 7, 2: 7})]
+)
+def test_a_log_damaged_below_its_checkpoint_loses_no_row(
+    tmp_path: Path,
+    line: int,
+    resumed: int,
+    damage: str,
+    left: dict[int, int],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two rows at each of the steps 5, 10, 15; killed at 17. What was logged is made again, in the same bits."""
+    monkeypatch.setattr(logging.getLogger("suite"), "propagate", True)
+    cfg = toy_config(tmp_path)
+    _, whole, _ = run(cfg, tmp_path / "whole")
+
+    def die(step: int) -> None:
+        if step == 17:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(cfg, tmp_path / "run", ToyTask(on_step=die))
+    path = tmp_path / "run" / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    assert len(lines) == 6
+    lines[line - 1] = {"gone": "", "garbled": "{\n", "doubled": 2 * lines[line - 1]}[damage]
+    path.write_text("".join(lines))
+    state, data, _ = run(cfg, tmp_path / "run")
+    assert state == "done" and numbers(tmp_path / "run") == numbers(tmp_path / "whole")
+    assert f"metrics.jsonl holds {left[line]} of the 6 rows up to step 15); trying the one before" in caplog.text
+    assert ("no usable checkpoint; starting from the beginning" in caplog.text) == (resumed == 0)
+    assert len(data.seen) == 20 - resumed
+    ours, theirs = final_model(tmp_path / "run"), final_model(tmp_path / "whole")
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_a_checkpoint_that_did_not_count_rows_is_resumed(tmp_path: Path) -> None:
+    cfg = toy_config(tmp_path)
+    run(cfg, tmp_path / "whole")
+
+    def die(step: int) -> None:
+        if step == 17:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(cfg, tmp_path / "run", ToyTask(on_step=die))
+    payload = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)
+    assert payload["position"].pop("rows") == 6
+    torch.save(payload, tmp_path / "run" / "checkpoint.pt")
+    assert len(run(cfg, tmp_path / "run")[1].seen) == 5
+    assert numbers(tmp_path / "run") == numbers(tmp_path / "whole")
+    rows = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["position"]["rows"]
+    assert rows == len(numbers(tmp_path / "run")) == read_json(tmp_path / "run" / "status.json")["rows"]
 
 
 def test_evaluating_more_often_changes_no_training(tmp_path: Path) -> None:

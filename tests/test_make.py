@@ -27,7 +27,7 @@ def test_help_has_one_line_for_each_target_and_the_variables() -> None:
 
 
 WRONG = [
-    ("reproduce", f"TASK is missing; choose from: {TASK_NAMES}, all"),
+    ("reproduce", f"TASK is missing; choose from: {TASK_NAMES}, invariances, all"),
     ("sweep", f"TASK is missing; choose from: {TASK_NAMES}"),
     ("data TASK=mnist", f"TASK=mnist is unknown (did you mean pi_mnist?); choose from: {TASK_NAMES}, all"),
     ("estimate TASK=all", f"TASK=all is unknown; choose from: {TASK_NAMES}"),
@@ -46,6 +46,12 @@ WRONG = [
     ("sweep TASK=draw DEVICE=gpu", "(did you mean cpu?); choose from: auto, cpu, cuda, mps"),
     ("sweep TASK=draw FAIL_FAST=yes", "FAIL_FAST=yes is unknown; choose from: 0, 1"),
     ("status PROFILE=huge", "PROFILE=huge is unknown"),
+    ("sweep TASK=invariances", "TASK=invariances has neither data nor runs; use make reproduce TASK=invariances"),
+    ("figures TASK=invariances", "use make reproduce TASK=invariances"),
+    ("reproduce TASK=invariants", f"(did you mean invariances?); choose from: {TASK_NAMES}, invariances, all"),
+    ("reproduce TASK=invariances PROFILE=smoke", "PROFILE=smoke does nothing with TASK=invariances, which"),
+    ("reproduce TASK=invariances NORM=ln", "NORM=ln does nothing with TASK=invariances"),
+    ("reproduce TASK=invariances SEEDS=x", "SEEDS=x must list whole numbers"),
     ('figures TASK="; touch broken"', f"is unknown; choose from: {TASK_NAMES}, all"),
 ]
 

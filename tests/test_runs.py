@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import runfolders as rf
 import torch
 
 from experiments.cell import Outcome, describe, run_cell, run_folder
@@ -89,14 +90,14 @@ def test_the_newest_two_checkpoints_are_kept_and_a_damaged_one_falls_back(
         newest.write_bytes(newest.read_bytes()[:100])
         payload = run.load_checkpoint()
         assert payload is not None and payload["step"] == 2
-        assert f"{newest} cannot be read" in caplog.text and "trying the one before" in caplog.text
+        assert f"{newest} cannot be used" in caplog.text and "trying the one before" in caplog.text
         run.save_checkpoint({"step": 4})
         (run.folder / "checkpoint.pt").unlink()  # killed between the two renames: the good one is still there
         payload = run.load_checkpoint()
         assert payload is not None and payload["step"] == 2
         (run.folder / "checkpoint.prev.pt").write_bytes(b"")
         assert run.load_checkpoint() is None
-        assert "no readable checkpoint; starting from the beginning" in caplog.text
+        assert "no usable checkpoint; starting from the beginning" in caplog.text
 
 
 def test_checkpoints_hold_nothing_but_tensors_and_plain_python(tmp_path: Path, cfg: Config) -> None:
@@ -137,12 +138,13 @@ def test_results_that_cannot_be_written(tmp_path: Path, cfg: Config) -> None:
 
 def test_a_cut_off_last_line_is_forgotten(tmp_path: Path, cfg: Config) -> None:
     with open_run(tmp_path / "run", cfg) as run:
-        run.log([{"step": 1, "value": 0.5}, {"step": 2, "value": float("nan")}])
+        rows = rf.rows({("valid", "loss"): [0.5, 0.25]}, every=1)
+        run.log([rows[0], {**rows[1], "value": float("nan")}])
         with open(run.folder / "metrics.jsonl", "a") as handle:
             handle.write('{"step": 3, "val')
         assert [row["step"] for row in read_metrics(run.folder / "metrics.jsonl")] == [1, 2]
         run.rewind(1)
-    assert (tmp_path / "run" / "metrics.jsonl").read_text() == '{"step": 1, "value": 0.5}\n'
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == json.dumps(rows[0]) + "\n"
 
 
 @pytest.mark.parametrize("file", ["config.yaml", "meta.json"])

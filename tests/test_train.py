@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import torch
 
+from experiments.machine import cores
 from experiments.runs import effective_state, read_json, read_metrics
-from experiments.schema import cores
 from experiments.train import side_by_side
 
 ROOT = Path(__file__).resolve().parent.parent

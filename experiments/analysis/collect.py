@@ -7,6 +7,7 @@ named in one warning and left out; metrics count up to the first damaged line, a
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -19,6 +20,8 @@ from typing import Any
 
 import pandas as pd
 
+from experiments.metrics import read_log
+
 REPO = Path(__file__).resolve().parents[2]
 
 COLUMNS = [
@@ -27,6 +30,7 @@ COLUMNS = [
 ]  # fmt: skip
 METRIC_COLUMNS = COLUMNS[COLUMNS.index("step") :]
 FINISHED = ("done", "diverged")  # the two states in which a run has said its last word
+STATES = (*FINISHED, "running", "failed", "interrupted")
 RUN_FILES = ("meta.json", "status.json", "metrics.jsonl", "config.yaml", "lock", "train.log", "checkpoint.pt")
 _SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -91,10 +95,16 @@ class Run:
 
 @dataclass(frozen=True)
 class Collection:
-    """All usable runs, and one line for everything that was left out."""
+    """All usable runs, and what was left out: its folder and why."""
 
     runs: list[Run]
-    warnings: list[str]
+    damaged: list[tuple[Path, str]] = field(default_factory=list)
+
+    @property
+    def warnings(self) -> list[str]:
+        """One line for each folder left out."""
+        remedy = "restore it, or delete the folder to have the run made again"
+        return [f"warning: {folder} left out: {why}; {remedy}" for folder, why in self.damaged]
 
 
 def tidy(runs: Iterable[Run]) -> pd.DataFrame:
@@ -113,29 +123,10 @@ def tidy(runs: Iterable[Run]) -> pd.DataFrame:
 def read_metrics(path: Path) -> pd.DataFrame:
     """Reads ``metrics.jsonl`` up to the first line that is not a whole record (a crash can cut off the last).
 
-    ``experiments.runs.read_metrics``, which imports torch, stops at the same line.
-
     A step written twice, before and after a crash, counts with its last value.
     """
-    records = []
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    except FileNotFoundError:
-        lines = []
-    for line in lines:
-        try:
-            record = json.loads(line)
-            value = record["value"]
-            records.append(
-                (
-                    int(record["step"]), int(record["examples"]), float(record["epoch"]),
-                    float(record["train_seconds"]), str(record["split"]), str(record["metric"]),
-                    str(record["unit"]), math.nan if value is None else float(value),
-                )
-            )  # fmt: skip
-        except (ValueError, KeyError, TypeError):
-            break
-    frame = pd.DataFrame(records, columns=METRIC_COLUMNS)
+    frame = pd.DataFrame(read_log(path).rows, columns=METRIC_COLUMNS)
+    frame["value"] = frame["value"].astype(float)  # None, not finite, becomes NaN
     frame = frame.drop_duplicates(["step", "split", "metric"], keep="last")
     # Kept as NaN, never as infinity: whether "not finite" is the worst low or high depends on the metric.
     frame["value"] = frame["value"].where(frame["value"].abs() < math.inf)
@@ -154,6 +145,19 @@ def _json(path: Path) -> dict[str, Any]:
     return content
 
 
+def _status(folder: Path) -> dict[str, Any]:
+    """``status.json``, or nothing before it is first written."""
+    if not (folder / "status.json").exists():
+        return {}
+    status = _json(folder / "status.json")
+    number, record = (int, float, type(None)), (dict, type(None))
+    kinds = {"step": number, "total_steps": number, "seconds_left": number, "best": record}
+    garbled = [key for key, kind in kinds.items() if not isinstance(status.get(key), kind)]
+    if status.get("state") not in STATES or garbled:
+        raise Unreadable(f"status.json garbles {garbled[0] if garbled else 'state'}")
+    return status
+
+
 def _state(folder: Path, status: Mapping[str, Any], origin: str) -> str:
     state = str(status.get("state", "interrupted"))
     if state != "running":
@@ -168,13 +172,10 @@ def _state(folder: Path, status: Mapping[str, Any], origin: str) -> str:
         raise Unreadable(str(error)) from None
 
 
-def read_run(folder: Path, origin: str = "runs") -> Run:
-    """Reads one run folder (meta.json and status.json). Raises ``Unreadable``."""
+def read_run(folder: Path, origin: str = "runs", configs: bool = True) -> Run:
+    """Reads one run folder. Raises ``Unreadable`` if any of its files is damaged; without ``configs``, not for that."""
     meta = _json(folder / "meta.json")
-    try:
-        status = _json(folder / "status.json")
-    except Unreadable:
-        status = {}
+    status = _status(folder)
     try:
         data = {key: str(meta["data"][key]) for key in ("kind", "label", "name", "fingerprint", "detail")}
         git = meta.get("git") or {}
@@ -191,31 +192,63 @@ def read_run(folder: Path, origin: str = "runs") -> Run:
     for key, value in (("profile", run.profile), ("data label", run.label), ("task", run.task)):
         if not _SLUG.fullmatch(value):  # these become parts of output paths
             raise Unreadable(f"meta.json has the {key} {value!r}")
+    damage = log_damage(folder, run.state, status) or (config_damage(folder, run.config_sha, meta) if configs else None)
+    if damage:
+        raise Unreadable(damage)
     return run
 
 
-def collect(runs: Path, published: Path, task: str | None = None, profile: str | None = None) -> Collection:
+def log_damage(folder: Path, state: str, status: Mapping[str, Any]) -> str | None:
+    """What is wrong with a run's ``metrics.jsonl``; its end may only be missing where the run has not finished."""
+    log = read_log(folder / "metrics.jsonl")
+    if log.damage or state not in FINISHED:
+        return log.damage
+    if log.cut:
+        return "metrics.jsonl is cut off"
+    wanted = status.get("rows", len(log.rows))  # runs made before rows were counted do not say
+    return f"metrics.jsonl holds {len(log.rows)} of {wanted} rows" if wanted != len(log.rows) else None
+
+
+def config_damage(folder: Path, config_sha: str, meta: Mapping[str, Any]) -> str | None:
+    """Whether ``config.yaml`` was edited after the run was made.
+
+    The digest in ``meta.json`` answers at once; without one, or if it differs (a comment may have been added), the
+    configuration itself is hashed, which imports torch.
+    """
+    path = folder / "config.yaml"
+    if not path.exists() or meta.get("config_digest") == hashlib.sha256(path.read_bytes()).hexdigest():
+        return None
+    from experiments.runs import saved_sha
+
+    sha = saved_sha(path)
+    if sha == config_sha or (not sha and "config_digest" not in meta):
+        return None  # what today's schema cannot read any more was not edited for that
+    return "config.yaml was edited: it is not what meta.json says was run"
+
+
+def collect(
+    runs: Path, published: Path, task: str | None = None, profile: str | None = None, configs: bool = True
+) -> Collection:
     """Reads all run folders of both places, optionally of one task and profile.
 
-    Our own run goes before a published copy of the same identity, unless only the copy has finished.
+    Our own run goes before a published copy of the same identity, unless only the copy has finished. Without
+    ``configs``, whether a ``config.yaml`` was edited is not asked.
     """
     found: dict[str, Run] = {}
-    warnings: list[str] = []
+    damaged: list[tuple[Path, str]] = []
     for origin, root in (("runs", runs), ("published", published)):
         for folder in sorted(root.glob(f"{task or '*'}/*")):
             if folder.name.startswith(".") or not any((folder / name).exists() for name in RUN_FILES):
                 continue  # figures and timings lie beside published runs
             try:
-                run = read_run(folder, origin)
+                run = read_run(folder, origin, configs)
             except Unreadable as error:
-                warnings.append(f"warning: {folder} left out: {error}")
+                damaged.append((folder, str(error)))
                 continue
             if profile not in (None, run.profile):
                 continue
             rival = found.get(run.identity)
             if rival is None or (rival.state not in FINISHED and run.state in FINISHED):
                 found[run.identity] = run
-    order = sorted(
-        found.values(), key=lambda r: (r.task, r.profile, r.label, r.norm, r.batch_size, r.seed, r.run)
-    )
-    return Collection(order, warnings)
+    order = sorted(found.values(), key=lambda r: (r.task, r.profile, r.label, r.norm, r.batch_size, r.seed, r.run))
+    return Collection(order, damaged)

@@ -14,17 +14,15 @@ Only finished runs count. One that diverged counts as infinitely bad or infinite
 
 from __future__ import annotations
 
-import ast
 import math
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from experiments.analysis.changes import code_changed
 from experiments.analysis.collect import FINISHED, REPO, Run
 from experiments.analysis.groups import Group
 from experiments.analysis.measures import Race, agreement, best, final, median, minus, race, speedup, within
@@ -281,47 +279,3 @@ def _number(value: float) -> str:
     if math.isinf(value):
         return "never" if value > 0 else "-inf"
     return "?" if math.isnan(value) else f"{value:.5g}"
-
-
-@cache
-def code_changed(commit: str, task: str) -> bool | None:
-    """Whether the task, or a model it is made of, differs from ``commit``; None where git cannot tell.
-
-    What counts is the code: comments, docstrings and line breaks change no number.
-    """
-    for name in made_of(task):
-        try:
-            old = subprocess.run(
-                ["git", "show", f"{commit}:{name}"], cwd=REPO, capture_output=True, text=True, timeout=20, check=True
-            ).stdout
-            if skeleton(old) != skeleton((REPO / name).read_text()):
-                return True
-        except (OSError, subprocess.SubprocessError, SyntaxError):
-            return None
-    return False
-
-
-def skeleton(source: str) -> str:
-    """A module's syntax tree without docstrings, as text: equal for sources that do the same."""
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
-            if isinstance(body[0].value, ast.Constant) and isinstance(body[0].value.value, str):
-                del body[0]
-    return ast.dump(tree)
-
-
-def made_of(task: str) -> list[str]:
-    """The task's file and all of ``models`` that it imports, directly or not: what decides its numbers."""
-    found: list[str] = []
-    pending = [f"experiments/tasks/{task}.py"]
-    while pending:
-        name = pending.pop()
-        if name in found or not (REPO / name).exists():
-            continue
-        found.append(name)
-        for node in ast.walk(ast.parse((REPO / name).read_text())):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("models."):
-                pending.append(f"{(node.module or '').replace('.', '/')}.py")
-    return sorted(found)

@@ -1,0 +1,50 @@
+// What the sequence and the step form of the LSTM share.
+#pragma once
+
+#include <limits>
+#include <tuple>
+#include <utility>
+
+#include "lstm.h"
+#include "lstm_row.h"
+#include "tensors.h"
+
+namespace ln {
+
+inline LstmWeights weights(const LstmParameters& p) {
+  LstmWeights w;
+  w.H = p.weight_hh.size(1);
+  w.gain_x = data(p.gain_x), w.gain_r = data(p.gain_r), w.bias = data(p.bias);
+  w.gain_c = data(p.gain_c), w.bias_c = data(p.bias_c);
+  w.eps = static_cast<float>(p.eps);
+  w.clip = static_cast<float>(p.clip);
+  w.grouping = p.per_gate ? Grouping<4>{{0, 1, 2, 3}, 4} : Grouping<4>{{0, 0, 0, 0}, 1};
+  return w;
+}
+
+// Calls f with two compile-time booleans: LN at the gates, LN of the cell.
+template <class F>
+void with_sites(const LstmWeights& w, const F& f) {
+  using Yes = std::true_type;
+  using No = std::false_type;
+  if (w.gain_x && w.gain_c) f(Yes{}, Yes{});
+  else if (w.gain_x) f(Yes{}, No{});
+  else if (w.gain_c) f(No{}, Yes{});
+  else f(No{}, No{});
+}
+
+// Gradients of inner, gain_x, gain_r, bias, gain_c, bias_c; undefined where the parameter is.
+inline std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> parameter_gradients(const Sums& sums,
+                                                                                      const LstmParameters& p) {
+  const auto of = [&](const Tensor& parameter, int which) {
+    if (!parameter.defined()) return Tensor();
+    Tensor gradient = at::empty_like(parameter);
+    sums.write(which, data(gradient));
+    return gradient;
+  };
+  // Without LN the gradient of an inner bias is that of the summed inputs.
+  return {of(p.inner, p.gain_x.defined() ? INNER : BIAS), of(p.gain_x, GAIN_X), of(p.gain_r, GAIN_R), of(p.bias, BIAS),
+          of(p.gain_c, GAIN_C), of(p.bias_c, BIAS_C)};
+}
+
+}  // namespace ln
