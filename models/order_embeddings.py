@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from models.norm import Norm
-from models.rnn import GRU, Variant
+from models.rnn import GRU
 
 ENERGIES = ("order", "symmetric")
 MARGINS = {"order": 0.05, "symmetric": 0.2}  # Vendrov et al. 2016, section 5.1 and the authors' code
@@ -63,20 +63,21 @@ class OrderEmbedding(nn.Module):
         super().__init__()
         self.energy_form = sizes.energy
         self.words = nn.Embedding(sizes.vocabulary, sizes.words)
-        variant = Variant(norm, bias_mode=sizes.bias_mode)
-        self.gru = GRU(sizes.words, sizes.units, variant=variant, generator=generator)
+
+        def init(weight: Tensor) -> None:
+            """Stacked blocks of H rows: orthogonal where a block is square, else uniform."""
+            for block in weight.split(sizes.units):
+                if block.shape[0] == block.shape[1]:
+                    nn.init.orthogonal_(block, generator=generator)
+                else:
+                    nn.init.uniform_(block, -0.1, 0.1, generator=generator)
+
+        self.gru = GRU(sizes.words, sizes.units, norm=norm, bias_mode=sizes.bias_mode, init=init)
         self.image_map = nn.Linear(sizes.features, sizes.units)
         nn.init.uniform_(self.words.weight, -0.1, 0.1, generator=generator)
         bound = math.sqrt(6 / (sizes.features + sizes.units))
         nn.init.uniform_(self.image_map.weight, -bound, bound, generator=generator)
         nn.init.zeros_(self.image_map.bias)
-        (cell,) = self.gru.cells
-        with torch.no_grad():
-            cell.weight_ih = _like(cell.weight_ih, sizes.units, generator)
-            cell.weight_hh = _like(cell.weight_hh, sizes.units, generator)
-            for name, parameter in cell.named_parameters(recurse=False):
-                if name.startswith("bias"):
-                    parameter.zero_()
 
     def sentences(self, words_TB: Tensor, lengths_B: Tensor) -> Tensor:
         """Embeddings (B, H) of sentences: word ids with EOS at their ends, and lengths that count it."""
@@ -107,17 +108,6 @@ class OrderEmbedding(nn.Module):
         return order_violation(s_CH, v_NH) if self.energy_form == "order" else -(s_CH @ v_NH.T)
 
 
-def _like(weight: Tensor, units: int, generator: torch.Generator) -> nn.Parameter:
-    """Initial values for stacked blocks of H rows: orthogonal where a block is square, else uniform ±0.1."""
-    blocks = torch.empty(weight.shape)
-    for block in blocks.split(units):
-        if block.shape[0] == block.shape[1]:
-            nn.init.orthogonal_(block, generator=generator)
-        else:
-            nn.init.uniform_(block, -0.1, 0.1, generator=generator)
-    return nn.Parameter(blocks)
-
-
 def contrastive_loss(energy_BB: Tensor, margin: float) -> Tensor:
     """Sum over all pairs of caption i and image j != i of what is closer than the true pair plus ``margin``.
 
@@ -132,7 +122,7 @@ def contrastive_loss(energy_BB: Tensor, margin: float) -> Tensor:
 
 def order_violation(s_CH: Tensor, v_NH: Tensor) -> Tensor:
     """E_cn = sum_h max(0, s_ch - v_nh)^2 for all pairs, ``(C, N)``, without a (C, N, H) tensor."""
-    return _OrderViolation.apply(s_CH, v_NH)  # type: ignore[no-untyped-call]
+    return _OrderViolation.apply(s_CH, v_NH)
 
 
 def _blocks(s_CH: Tensor, v_NH: Tensor) -> tuple[range, range, int, int, Tensor]:

@@ -301,7 +301,7 @@ def test_best_follows_the_selected_metric(tmp_path: Path) -> None:
 
 
 class TestedToy(ToyTask):
-    """The toy with a test set for the selected weights only; best is the evaluation whose weights sum up to ``target``."""
+    """The toy with a test of the selected weights; best is the evaluation whose weights sum up to ``target``."""
 
     __test__ = False  # no class of tests
     target = 0.0
@@ -330,9 +330,7 @@ def second_is_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[torc
     return pilot.evaluated
 
 
-def test_only_the_selected_weights_are_tested_and_only_once(
-    tmp_path: Path, second_is_best: list[torch.Tensor]
-) -> None:
+def test_only_the_selected_weights_are_tested_and_only_once(tmp_path: Path, second_is_best: list[torch.Tensor]) -> None:
     task = TestedToy()
     state, _, trainer = run(toy_config(tmp_path), tmp_path / "run", task)
     assert state == "done"
@@ -348,9 +346,7 @@ def test_only_the_selected_weights_are_tested_and_only_once(
 
 
 @pytest.mark.parametrize("kill_at", [3, 9, 10, 11, 19])
-def test_a_resumed_run_tests_the_same_weights(
-    tmp_path: Path, second_is_best: list[torch.Tensor], kill_at: int
-) -> None:
+def test_a_resumed_run_tests_the_same_weights(tmp_path: Path, second_is_best: list[torch.Tensor], kill_at: int) -> None:
     cfg = toy_config(tmp_path, checkpoint_seconds=1e-9)
     run(cfg, tmp_path / "whole", TestedToy())
 

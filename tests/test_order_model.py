@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import models.order_embeddings as module
 from models.norm import Norm, count_normalisers
 from models.order_embeddings import OrderEmbedding, OrderSizes, contrastive_loss, order_violation
-from models.rnn import Variant
+from models.variant import Variant
 
 
 def make(norm: str = "ln", seed: int = 0, **changes: Any) -> OrderEmbedding:
@@ -154,7 +154,7 @@ def test_the_norm_is_in_the_sentence_gru_and_nowhere_else(norm: str) -> None:
     outside = {**dict(model.words.named_modules(prefix="w")), **dict(model.image_map.named_modules(prefix="i"))}
     assert len(outside) == 2
     counts = count_normalisers(model)
-    assert (counts[norm] > 0 if norm != "none" else not any(counts.values())), counts
+    assert counts[norm] > 0 if norm != "none" else not any(counts.values()), counts
 
 
 def numpy_sentence(model: OrderEmbedding, words: list[int]) -> np.ndarray:

@@ -34,7 +34,12 @@ def no_git(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def sources(monkeypatch: pytest.MonkeyPatch) -> None:
-    coco = {"kind": "original", "label": "coco", "name": "MS COCO", "detail": "the paper's; test: 5 folds of 1,000 images"}
+    coco = {
+        "kind": "original",
+        "label": "coco",
+        "name": "MS COCO",
+        "detail": "the paper's; test: 5 folds of 1,000 images",
+    }
     scenes = {"kind": "stand-in", "label": "scenes", "name": "scenes", "detail": "digits; test: 1 fold of 1,000 images"}
     monkeypatch.setitem(rf.SOURCES, "coco", coco)
     monkeypatch.setitem(rf.SOURCES, "scenes", scenes)
@@ -44,9 +49,7 @@ def cells(profile: str) -> list[rf.FakeCell]:
     return [rf.cell("order_embeddings", norm, 128, seed, profile) for norm in SUMS for seed in range(3)]
 
 
-def write(
-    root: Path, profile: str, data: str, sums: dict[str, list[float]] = SUMS, **states: str
-) -> list[Any]:
+def write(root: Path, profile: str, data: str, sums: dict[str, list[float]] = SUMS, **states: str) -> list[Any]:
     """A run for each cell; the tested values of a seed are ``TESTED`` plus the seed."""
     for cell in cells(profile):
         curve = sums[cell.norm]
@@ -160,10 +163,19 @@ def test_the_command_writes_every_profile_and_names_what_is_missing(
     monkeypatch.setattr(groups, "experiment_cells", lambda name, profile: cells(profile))
     write(tmp_path / "runs", "small", "scenes")
     write(tmp_path / "published", "paper", "coco", ln0="running")
-    places = ["--runs", str(tmp_path / "runs"), "--published", str(tmp_path / "published"), "--out", str(tmp_path / "out")]
+    places = [
+        "--runs",
+        str(tmp_path / "runs"),
+        "--published",
+        str(tmp_path / "published"),
+        "--out",
+        str(tmp_path / "out"),
+    ]
     assert command.main(["TASK=order_embeddings", *places]) == 0
     out, err = capsys.readouterr()
-    assert [line.rpartition("/")[2] for line in out.splitlines()] == [f"table2_order_embeddings.{e}" for e in ("md", "csv")]
+    assert [line.rpartition("/")[2] for line in out.splitlines()] == [
+        f"table2_order_embeddings.{e}" for e in ("md", "csv")
+    ]
     assert "interrupted at 50 %: norm=ln batch=128 seed=0" in err
     text = (tmp_path / "out" / "table2_order_embeddings.md").read_text()
     assert "profile paper, coco" in text and "profile small, STAND-IN scenes" in text

@@ -30,7 +30,7 @@ from experiments.schema import ConfigError
 from experiments.tasks.base import Loss, Metric, Value
 from models.order_embeddings import ENERGIES, MARGINS, OrderEmbedding, OrderSizes, contrastive_loss
 from models.retrieval import Ranks, fold_bounds, mean_statistics, ranks
-from models.rnn import Variant
+from models.variant import Variant
 
 log = logging.getLogger("suite")
 SELECTIONS = ("image", "both")
