@@ -32,7 +32,7 @@ def config(norm: str = "ln", **changes: Any) -> Any:
     """A small configuration; ``changes`` may name keys of task.* or train.*."""
     task: dict[str, Any] = dict(
         name="order_embeddings", dataset="mine", features=None, word_dim=5, units=8, energy="order", margin=None,
-        bias_mode="official", unit_features=True, selection="image", fold_images=1000, folds=5,
+        bias_mode="official", unit_features=True, selection="image", train_examples=None, fold_images=1000, folds=5,
     )  # fmt: skip
     train: dict[str, Any] = dict(
         batch_size=2, eval_batch_size=4, lr=1e-2, beta1=0.9, beta2=0.999, adam_eps=1e-8, adam="authors", clip=2.0,
@@ -65,6 +65,7 @@ BAD = [
     ({"energy": "cosine"}, "task.energy=cosine is unknown: use order or symmetric"),
     ({"selection": "caption"}, "task.selection=caption is unknown: use image or both"),
     ({"bias_mode": "theano"}, "task.bias_mode=theano does not fit norm=ln"),
+    ({"train_examples": 0}, "task.train_examples=0 must be 1 or more, or null"),
     ({"margin": 0.0}, "task.margin=0.0 must lie above 0"),
     ({"margin": math.nan}, "task.margin=nan must lie above 0"),
     ({"dataset": "../etc"}, "task.dataset=../etc must be the name of a data set"),
@@ -91,6 +92,13 @@ def test_good_values_pass() -> None:
 def test_a_batch_as_large_as_the_data_leaves_nothing(size: int) -> None:
     with pytest.raises(ConfigError, match=f"train.batch_size={size} leaves no batch of the 6 training images"):
         TASK.data(config(batch_size=size), DEVICE)
+
+
+def test_fewer_training_images() -> None:
+    data = TASK.data(config(train_examples=5), DEVICE)
+    assert {c // 5 for epoch in range(20) for b in data.epoch(epoch, 0) for c in b.tolist()} == set(range(5))
+    with pytest.raises(ConfigError, match="task.train_examples=7 is more than the 6 there are"):
+        TASK.data(config(train_examples=7), DEVICE)
 
 
 def test_an_epoch_has_a_caption_of_each_image_and_drops_the_last_batch() -> None:

@@ -52,6 +52,7 @@ class OrderConfig:
     bias_mode: str = MISSING  # official | paper | minimal
     unit_features: bool = MISSING  # scale each image's features to length 1
     selection: str = MISSING  # image | both: whose recalls select the weights
+    train_examples: int | None = MISSING  # the first n training images; null: all
     fold_images: int = MISSING  # images that are searched at a time
     folds: int = MISSING  # of the test set, at most
 
@@ -70,7 +71,9 @@ class OrderData:
         self.all = load_order_embeddings(task.dataset, task.features)
         self.device, self.unit = device, task.unit_features
         self.train = self.all.splits["train"]
-        self.n_train = len(self.train)
+        self.n_train: int = task.train_examples or len(self.train)
+        if self.n_train > len(self.train):
+            raise ConfigError(f"task.train_examples={self.n_train} is more than the {len(self.train):,} there are")
         self.batch_size: int = cfg.train.batch_size
         if self.batch_size >= self.n_train:
             raise ConfigError(
@@ -155,6 +158,8 @@ class OrderEmbeddingsTask:
         for key, allowed in switches.items():
             if getattr(task, key) not in allowed:
                 raise ConfigError(f"task.{key}={getattr(task, key)} is unknown: use {' or '.join(allowed)}")
+        if task.train_examples is not None and task.train_examples < 1:
+            raise ConfigError(f"task.train_examples={task.train_examples} must be 1 or more, or null for all")
         try:
             Variant(cfg.norm.norm(), bias_mode=task.bias_mode).resolved("gru")
         except ValueError as error:
