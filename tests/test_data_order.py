@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from data.captions import UNKNOWN, build_vocabulary, encode, read_captions, toke
 from data.features import check_features, map_features
 from data.fetch import DataError
 from data.order_embeddings import load_order_embeddings
+
+REAL = Path(os.environ.get("LN_DATA") or "/nowhere")  # before the fixture hides it
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +69,16 @@ def test_folders_of_published_names_are_found_and_raw_comes_last(root: Path, tmp
     od.write_vsepp(root / "f8k_precomp")
     od.write_vendrov(tmp_path / "raw" / "order_embeddings" / "flickr8k")
     assert load_order_embeddings("flickr8k").splits["train"].matrix_MD.filename == root / "f8k_precomp/train_ims.npy"
+
+
+@pytest.mark.skipif(not (REAL / "order_embeddings" / "flickr8k").is_dir(), reason="LN_DATA holds no Flickr8k")
+def test_real_photographs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LN_DATA", str(REAL))
+    data = load_order_embeddings("flickr8k")
+    assert {split: len(part) for split, part in data.splits.items()} == {"train": 365, "val": 60, "test": 60}
+    train = data.splits["train"]
+    assert train.matrix_MD.shape == (365, 2048) and data.source.label == "flickr8k"
+    assert len(train.captions.starts) == 5 * 365 + 1 and (train.captions.words != UNKNOWN).all()
 
 
 def test_a_changed_file_is_read_again_and_changes_the_fingerprint(root: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import models.order_embeddings as module
 from models.norm import Norm, count_normalisers
 from models.order_embeddings import OrderEmbedding, OrderSizes, contrastive_loss, order_violation
+from models.retrieval import ranks
 from models.variant import Variant
 
 
@@ -212,3 +214,12 @@ def test_gradients_apart_are_views_in_the_authors_tensors() -> None:
 def test_a_bias_mode_that_does_not_fit_is_one_line() -> None:
     with pytest.raises(ValueError, match="bias_mode=nothing"):
         Variant(Norm("ln"), bias_mode="nothing").resolved("gru")
+
+
+@pytest.mark.slow
+def test_a_fold_of_the_paper_is_searched_in_seconds() -> None:
+    """5,000 captions against 1,000 images at 1,024 units: 3 s on two cores, so 6 s of CPU time."""
+    s, v = (F.normalize(torch.randn(n, 1024)).abs() for n in (5000, 1000))
+    start = time.process_time()
+    ranks(order_violation(s, v))
+    assert time.process_time() - start < 6

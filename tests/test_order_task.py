@@ -69,6 +69,7 @@ BAD = [
     ({"margin": 0.0}, "task.margin=0.0 must lie above 0"),
     ({"margin": math.nan}, "task.margin=nan must lie above 0"),
     ({"dataset": "../etc"}, "task.dataset=../etc must be the name of a data set"),
+    ({"dataset": "my data"}, "task.dataset=my data must be the name of a data set"),
     ({"dataset": ""}, "task.dataset= must be the name"),
     ({"batch_size": 1}, "train.batch_size=1: a caption needs other images"),
 ]
@@ -220,7 +221,8 @@ def test_loss_is_the_contrastive_sum_and_training_lowers_it(norm: str) -> None:
     assert TASK.loss(model, batch, cfg, generator(0, "noise", 0)).mean.item() < 0.5 * loss.mean.item()
 
 
-# Contrastive sum at the start and after three updates in the authors' form. A change that must not change numerics gives the same.
+# Contrastive sum at the start and after three updates in the authors' form. A change that must not change numerics
+# gives the same.
 GOLDEN = {"none": (3.7919, 2.2543), "wn": (3.7919, 1.9097), "ln": (3.5120, 1.9701)}
 
 

@@ -23,7 +23,7 @@ from experiments.schema import (
     science,
 )
 from experiments.train import check
-from tests.commands import NORM_NAMES, TASK_NAMES
+from tests.commands import EXPERIMENT_NAMES, NORM_NAMES, TASK_NAMES
 
 
 def config(*overrides: str) -> Config:
@@ -146,7 +146,9 @@ BAD = [
     (["task=pi_mnist", "norm=none", "norm.eps=1"], "norm.eps=1.0 does nothing with norm=none"),
     (["task=pi_mnist", "norm=ln", "norm.eps=null"], "norm.eps=null: norm=ln needs a value"),
     (["task=pi_mnist", "logger=foo"], "logger=foo is unknown: use local, wandb"),
-    (["experiment=foo"], "experiment=foo is unknown: use fig4_draw, fig6_pi_mnist"),
+    (["task=draw", "train.adam=adamw"], "train.adam=adamw is unknown: use standard or authors"),
+    (["task=draw", "train.clip_form=value"], "train.clip_form=value is unknown: use global or per_tensor"),
+    (["experiment=foo"], f"experiment=foo is unknown: use {EXPERIMENT_NAMES}"),
     (["task=pi_mnist", "seed=0,1"], "add -m to run them all"),
     (["task=pi_mnist", "seed"], "missing EQUAL"),
 ]

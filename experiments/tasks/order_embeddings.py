@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -166,7 +167,7 @@ class OrderEmbeddingsTask:
             raise ConfigError(f"task.{error}") from None
         if task.margin is not None and not 0 < task.margin < 4:
             raise ConfigError(f"task.margin={task.margin} must lie above 0 and below 4, or be null")
-        if not task.dataset or Path(task.dataset).name != task.dataset:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", task.dataset):  # becomes a part of paths
             raise ConfigError(f"task.dataset={task.dataset} must be the name of a data set, such as coco or scenes")
         if cfg.train.batch_size < 2:
             raise ConfigError("train.batch_size=1: a caption needs other images to be told from; use 2 or more")
@@ -221,7 +222,8 @@ class OrderEmbeddingsTask:
         rows: list[Found] = [
             (data.all.caption("test", c), best_K, c // PER_IMAGE) for c, best_K in zip(chosen, best_CK, strict=True)
         ]
-        title = f"Closest test images (order_embeddings, {cfg.norm.name}, profile {cfg.profile}, seed {cfg.seed})"
+        about = f"order_embeddings, {cfg.norm.name}, profile {cfg.profile}, seed {cfg.seed}"
+        title = f"Test images closest to a caption; framed: its own image ({about})"
         return [draw_found(data, rows, title, folder / "retrieval.png")]
 
     def demo(
