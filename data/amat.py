@@ -10,9 +10,7 @@ import numpy as np
 
 from data.fetch import DataError
 
-LAYOUT = (
-    "text of binarized MNIST (Larochelle & Murray): one image a line, {} values 0 or 1 separated by blanks"
-)
+LAYOUT = "text of binarized MNIST (Larochelle & Murray): one image a line, {} values 0 or 1 separated by blanks"
 _PAIR = int.from_bytes(b"0 ", "little")  # "0 " and "1 " differ in the lowest bit
 _LAST = int.from_bytes(b"0\n", "little")
 
@@ -40,7 +38,9 @@ def parse_amat(data: bytes, where: str, rows: int, columns: int = 784) -> np.nda
     Raises:
         DataError: another kind of file, or a wrong value, row length or number of rows.
     """
-    layout = "expected " + LAYOUT.format(columns)
+    layout = (
+        f"expected {LAYOUT.format(columns)}; replace it by the published file, or remove all three to have them fetched"
+    )
     start = data[:512].lstrip().lower()
     if data[:6] == b"MATLAB" or data[:8] == b"\x89HDF\r\n\x1a\n":
         raise DataError(f"{where}: a Matlab file, {layout}")

@@ -15,10 +15,20 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments.schema import CONFIGS, Config, ConfigError, one_line, register, resolve, unknown_key
 
+# What to give where a value is of the wrong type: by OmegaConf's name of the type, or by what it says.
+WANTED = {"Integer": "a whole number", "Float": "a number, such as 0.001 or 1e-3"}
+WANTED_WHEN = {
+    "is not a valid bool": "true or false",
+    "is not a ListConfig": "a list, such as [1000,1000]",
+    "to string": "one word",
+    "is not a subclass of": "a group of keys: set one of them, such as train.lr=0.001",
+}
+WRITE = "write key=value, and quote a value that has brackets, commas or blanks"
 GROUPS = ("task", "norm", "profile", "logger", "experiment")
 
 
@@ -38,8 +48,42 @@ def _hydra() -> Iterator[None]:
         yield
 
 
+def experiment_task(name: str) -> str:
+    """The task an experiment file chooses."""
+    path = CONFIGS / "experiment" / f"{name}.yaml"
+    if not path.exists():
+        raise ConfigError(f"experiment={name} is unknown: use {', '.join(choices('experiment'))}")
+    for entry in OmegaConf.load(path).defaults:
+        if OmegaConf.is_dict(entry) and "override /task" in entry:
+            return str(entry["override /task"])
+    raise ConfigError(f"configs/experiment/{name}.yaml: no 'override /task' in its defaults")
+
+
+def check_words(overrides: Sequence[str]) -> None:
+    """Refuses what Hydra would answer with its grammar, or take and stumble over. Raises ``ConfigError``."""
+    for word in overrides:
+        key, equals, value = word.partition("=")
+        if not key or (not equals and not word.startswith("~")):
+            raise ConfigError(f"{word} sets nothing: write key=value, such as norm=ln")
+        if key.lstrip("+") == "hydra.launcher.n_jobs" and not re.fullmatch(r"[1-9]\d*|-[1-9]\d*", value):
+            raise ConfigError(f"{word} must be a whole number from 1 up, or -1 for one job per core")
+        if key in GROUPS and re.fullmatch(r"null|true|false|[\d.]+", value, re.IGNORECASE):
+            raise ConfigError(f"{word} is unknown: use {', '.join(choices(key))}")
+
+
+def check_task(cell: Sequence[str]) -> None:
+    """Refuses a task beside an experiment of another one: the figure would be drawn of runs it does not show."""
+    given = dict(word.lstrip("+").partition("=")[::2] for word in cell)
+    task, experiment = given.get("task"), given.get("experiment", "null")
+    if task and experiment != "null" and (own := experiment_task(experiment)) != task:
+        raise ConfigError(
+            f"task={task} does not go with experiment={experiment}, which is of task {own}: leave one out"
+        )
+
+
 def expand(overrides: Sequence[str]) -> list[list[str]]:
     """The cells of a multirun: one list of overrides each, in the order Hydra's basic sweeper runs them."""
+    check_words(overrides)
     with _hydra(), translated():
         parser = OverridesParser.create()
         given = parser.parse_overrides(list(overrides))
@@ -65,6 +109,8 @@ def expand(overrides: Sequence[str]) -> list[list[str]]:
 
 def compose_cells(cells: Sequence[Sequence[str]]) -> list[Config]:
     """The checked configuration of each cell. Raises ``ConfigError`` at the first that cannot work."""
+    for cell in cells:
+        check_task(cell)
     with _hydra(), translated():
         return [resolve(compose("config", overrides=list(cell))) for cell in cells]
 
@@ -92,16 +138,27 @@ def explain(error: Exception) -> str:
         return f"profile={profile} has no settings for task {task}: use {', '.join(have)}"
     if match := re.search(r"Could not find '([\w/]+)/([^'/]*)'", text):
         group, choice = match.groups()
-        return f"{group}={choice} is unknown: use {', '.join(choices(group))}"
+        listed = re.search(r"Available options in [^\n]*\n((?:\t[^\n]+\n?)*)", text)  # Hydra's own groups have no file
+        known = choices(group) or (listed.group(1).split() if listed else [])
+        return f"{group}={choice} is unknown: use {', '.join(known)}"
     match = re.search(r"Could not override '([^']+)'", text) or re.search(r"Key '([^']+)' (?:is )?not in", text)
     if match:
         full = re.search(r"full_key: (\S+)", text)
         key = full.group(1) if full else match.group(1)
+        if key.startswith("hydra.launcher."):
+            return f"{key} needs a launcher that has it: add hydra/launcher=joblib"
         if re.search(r"Key '[^']+' (?:is )?not in|not in struct", text):
             return unknown_key(key)
     if match := re.search(r"Value '(.*)'.* of type '\w+' could not be converted to (\w+)", text):
         full = re.search(r"full_key: (\S+)", text)
-        return f"{full.group(1) if full else 'a value'}={match.group(1)} is not of type {match.group(2)}"
+        return f"{full.group(1) if full else 'a value'}={match.group(1)} must be {WANTED[match.group(2)]}"
     if match := re.search(r"Error merging override (\S+)=null", text):
         return f"{match.group(1)}=null: this key needs a value"
+    if match := re.search(r"Error merging override (.*)", text):
+        found = (wanted for pattern, wanted in WANTED_WHEN.items() if re.search(pattern, text))
+        return f"{match.group(1)} must be {next(found, 'of the type it has in configs/')}"
+    if match := re.search(r"Error parsing override '(.*)'", text):
+        return f"{match.group(1)} cannot be read: {WRITE}"
+    if "override_grammar" in text:
+        return f"{one_line(text).partition(';')[0]}: {WRITE}"
     return one_line(str(error))

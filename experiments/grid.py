@@ -8,8 +8,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from experiments.compose import choices, compose_cells, expand
-from experiments.schema import CONFIGS, ConfigError, config_sha
+from experiments.compose import choices, compose_cells, expand, experiment_task
+from experiments.schema import CONFIGS, config_sha
 
 
 @dataclass(frozen=True)
@@ -32,21 +32,6 @@ class Cell:
     command: str
 
 
-def _read(name: str) -> Any:
-    path = CONFIGS / "experiment" / f"{name}.yaml"
-    if not path.exists():
-        raise ConfigError(f"experiment={name} is unknown: use {', '.join(choices('experiment'))}")
-    return OmegaConf.load(path)
-
-
-def experiment_task(name: str) -> str:
-    """The task an experiment file chooses."""
-    for entry in _read(name).defaults:
-        if OmegaConf.is_dict(entry) and "override /task" in entry:
-            return str(entry["override /task"])
-    raise ConfigError(f"configs/experiment/{name}.yaml: no 'override /task' in its defaults")
-
-
 def experiment_names(task: str) -> list[str]:
     """The experiments of a task."""
     return [name for name in choices("experiment") if experiment_task(name) == task]
@@ -54,7 +39,8 @@ def experiment_names(task: str) -> list[str]:
 
 def load_figure(name: str) -> dict[str, Any]:
     """The ``figure:`` block of an experiment: name, title, x and panels."""
-    figure = OmegaConf.to_container(_read(name).figure, resolve=True)
+    experiment_task(name)  # says so if there is no such file
+    figure = OmegaConf.to_container(OmegaConf.load(CONFIGS / "experiment" / f"{name}.yaml").figure, resolve=True)
     assert isinstance(figure, dict)
     return {str(k): v for k, v in figure.items()}
 

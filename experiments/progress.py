@@ -102,17 +102,17 @@ class Display:
         elif time.monotonic() - self.printed.get(number, self.begun[number]) >= PLAIN_SECONDS:
             self.printed[number] = time.monotonic()
             done = 100 * status.get("step", 0) / max(1, status.get("total_steps") or 1)
-            self._print(f"{outcome['name']}: {done:.0f} %, {describe(status)}")
+            self._print(", ".join(filter(None, [f"{outcome['name']}: {done:.0f} %", describe(status)])))
 
     def _close(self, number: int, outcome: dict[str, Any]) -> None:
+        """Says how a cell ended; an error comes once, when the whole sweep is reported."""
         if number in self.bars:
             self.bars.pop(number).close()
         took = f" after {duration(time.monotonic() - self.begun[number])}" if number in self.begun else ""
         best = read_status(outcome["run"]).get("best") if outcome["state"] in ("done", "unchanged") else None
         value = f", best {best['split']} {best['metric']} {best['value']:.4g}" if best else ""
-        error = f": {outcome['error']}" if outcome["error"] else ""
         word = {"unchanged": "was finished before"}.get(outcome["state"], outcome["state"])
-        self._print(f"[{len(self.finished)}/{self.total}] {outcome['name']}: {word}{took}{value}{error}")
+        self._print(f"[{len(self.finished)}/{self.total}] {outcome['name']}: {word}{took}{value}")
 
     def _print(self, line: str) -> None:
         if self.live:

@@ -24,6 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from experiments.machine import cores
 from experiments.optim import ADAMS, CLIPS
+from models.kernels import KERNELS
 from models.norm import CONSTANTS, Norm
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -110,6 +111,7 @@ class Config:
     profile: str = MISSING
     device: str = MISSING  # auto | cpu | cuda | mps
     threads: int = MISSING  # torch threads; 0: cores / jobs
+    kernel: str = MISSING  # of recurrent layers: auto | reference | fused
     fail_fast: bool = MISSING
     logger: LoggerConfig = field(default_factory=LoggerConfig)
     paths: PathsConfig = field(default_factory=PathsConfig)
@@ -204,6 +206,8 @@ def resolve(raw: DictConfig) -> Config:
         raise ConfigError(f"logger.name={cfg.logger.name} is unknown: use local or wandb")
     if cfg.logger.mode not in ("auto", "online", "offline"):
         raise ConfigError(f"logger.mode={cfg.logger.mode} is unknown: use auto, online or offline")
+    if cfg.kernel not in KERNELS:
+        raise ConfigError(f"kernel={cfg.kernel} is unknown: use {', '.join(KERNELS)}")
     if cfg.threads < 0:
         raise ConfigError(f"threads={cfg.threads} must be 0 (cores / jobs) or more")
     if cfg.seed < 0:

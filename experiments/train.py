@@ -24,9 +24,10 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
+from data.fetch import data_roots
 from experiments.cell import Outcome, run_cell
 from experiments.cli import guarded
-from experiments.compose import GROUPS, choices, compose_cells, expand, translated
+from experiments.compose import GROUPS, check_task, choices, compose_cells, expand, translated
 from experiments.machine import cores
 from experiments.progress import read_outcomes, shown
 from experiments.runs import RunError
@@ -64,6 +65,7 @@ def main() -> int:
             hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="config")(job)()
         return 0
     cells = check(arguments, multirun=bool(flags))
+    data_roots()  # a misspelt LN_DATA would fail every cell
     results = compose_cells(cells[:1])[0].results
     sweep = results / "sweeps" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     try:
@@ -90,9 +92,12 @@ def main() -> int:
 def check(arguments: Sequence[str], multirun: bool) -> list[list[str]]:
     """The cells' overrides. Raises ``ConfigError`` if any cell cannot work, before anything is written."""
     overrides = [a for a in arguments if not a.startswith("-")]
-    cells = expand(overrides) if multirun else [overrides]
-    if not multirun and len(expand(overrides)) > 1:
+    cells = expand(overrides)
+    for cell in cells:
+        check_task(cell)
+    if not multirun and len(cells) > 1:
         raise ConfigError("several values for one key, or an experiment of several cells: add -m to run them all")
+    cells = cells if multirun else [overrides]
     compose_cells(cells)
     return cells
 
@@ -105,13 +110,17 @@ def _ask_to_stop(sweep: Path) -> None:
 
 
 def report(outcomes: dict[int, dict[str, Any]], total: int) -> int:
-    """Prints what went wrong, one line per cell, and returns the exit code."""
+    """Prints what went wrong, one line per cell (or per error that several share), and returns the exit code."""
     states = [outcome["state"] for outcome in outcomes.values()]
+    errors: dict[str, list[str]] = {}
     for outcome in outcomes.values():
         if outcome["state"] in ("failed", "diverged"):
-            print(f"error: {outcome['name']} {outcome['state']}: {outcome['error']}", file=sys.stderr)
+            errors.setdefault(f"{outcome['state']}: {outcome['error']}", []).append(outcome["name"])
         elif outcome["state"] == "running":
             print(f"error: {outcome['name']}: its process died; start again to resume", file=sys.stderr)
+    for error, names in errors.items():
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        print(f"error: {names[0]}{more} {error}", file=sys.stderr)
     if "failed" in states or "running" in states:
         return 1
     if "interrupted" in states or "skipped" in states or len(states) < total:

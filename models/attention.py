@@ -8,10 +8,12 @@ Shapes: B batch, N filters per axis, A pixels per axis.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+from models.kernels import choose, fused
 
 # Added to the sum of a filter row before dividing by it (public DRAW code): a row whose window has left the
 # image fades to zero instead of blowing up.
@@ -56,24 +58,26 @@ class Attention(nn.Module):
         image_size: A.
         centre: ``gregor``: (A+1)/2 (g+1), pixels counted from 1, so that g = 0 is the middle of the image;
             ``jbornschein``: A/2 (g+1), pixels counted from 0, half a pixel further down and right at g = 0.
+        kernel: of ``glimpse`` and ``paint``; see ``models.kernels``.
     """
 
     pixels_A: Tensor
     offsets_N: Tensor
 
-    def __init__(self, filters: int, image_size: int, centre: str) -> None:
+    def __init__(self, filters: int, image_size: int, centre: str, kernel: str = "auto") -> None:
         super().__init__()
         if centre not in CENTRES:
             raise ValueError(f"centre '{centre}' is unknown; choose one of {', '.join(CENTRES)}")
         if filters < 2:
             raise ValueError(f"a window needs at least 2 filters per axis, not {filters}")
-        self.filters, self.image_size = filters, image_size
+        self.filters, self.image_size, self.kernel = filters, image_size, kernel
+        self.spacing = (image_size - 1) / (filters - 1)  # pixels between filters at stride 1
         # centre = slope * g + origin; "- 1" moves Gregor's pixels from counting from 1 to counting from 0.
         self.slope = (image_size + 1) / 2 if centre == "gregor" else image_size / 2
         self.origin = self.slope - 1 if centre == "gregor" else self.slope
         self.register_buffer("pixels_A", torch.arange(image_size, dtype=torch.get_default_dtype()), False)
         unit_N = torch.arange(filters, dtype=torch.get_default_dtype()) - (filters - 1) / 2
-        self.register_buffer("offsets_N", unit_N * (image_size - 1) / (filters - 1), False)
+        self.register_buffer("offsets_N", unit_N * self.spacing, False)
 
     def forward(self, window_B5: Tensor) -> Filters:
         """The filterbank of ``window_B5``: (g_y, g_x, log stride, log variance, log intensity)."""
@@ -107,6 +111,21 @@ class Attention(nn.Module):
         """canvas + F_y^T patch F_x / gamma; ``patch_BP`` holds P = N*N numbers, row by row."""
         patch_BNN = (patch_BP / filters.intensity_B1).view(-1, self.filters, self.filters)
         return torch.baddbmm(canvas_BAA, filters.rows_BNA.transpose(1, 2), patch_BNN @ filters.columns_BNA)
+
+    def glimpse(self, window_B5: Tensor, image_BAA: Tensor, canvas_BAA: Tensor) -> Tensor:
+        """``read`` of the image and its error, image - sigmoid(canvas), through ``window_B5``."""
+        if choose(self.kernel, canvas_BAA):
+            return fused.window_read(window_B5, image_BAA, canvas_BAA, self._grid())
+        return self.read(self(window_B5), image_BAA, canvas_BAA.sigmoid())
+
+    def paint(self, window_B5: Tensor, canvas_BAA: Tensor, patch_BP: Tensor) -> Tensor:
+        """``write`` of the patch through ``window_B5``."""
+        if choose(self.kernel, canvas_BAA):
+            return fused.window_write(window_B5, canvas_BAA, patch_BP, self._grid())
+        return self.write(self(window_B5), canvas_BAA, patch_BP)
+
+    def _grid(self) -> Any:
+        return fused.window_grid(self.filters, self.slope, self.origin, self.spacing, ROW_SUM_EPS)
 
     def box(self, window_B5: Tensor) -> Box:
         """The window's place and size in the image."""

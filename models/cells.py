@@ -28,6 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from models.inputs import Step
 from models.norm import cached_weights, weight_normed
 from models.recurrent_norm import Moment, SiteNorm, StepBatchNorm, Unnormalised, site_norm
 from models.variant import Variant
@@ -75,6 +76,8 @@ class _Cell(nn.Module):
         for key, size in (("input_size", input_size), ("hidden_size", hidden_size)):
             if size < 1:
                 raise ValueError(f"{key}={size} must be 1 or more")
+        from models.kernels import check_kernel  # it knows cells
+
         self.input_size, self.hidden_size = input_size, hidden_size
         self.variant = Variant(**switches).resolved(self.kind)
         norm, sites, mode, given = self.variant
@@ -110,6 +113,7 @@ class _Cell(nn.Module):
         self.h0 = nn.Parameter(zeros.clone()) if given.initial_state != "zeros" else None
         self.c0 = nn.Parameter(zeros.clone()) if given.initial_state == "learned" and self.kind == "lstm" else None
         weight_normed(self, norm, "weight_ih", "weight_hh")
+        check_kernel(self)
 
     def _groups(self, per_gate: bool) -> list[int]:
         raise NotImplementedError
@@ -179,32 +183,35 @@ class LSTMCell(_Cell):
 
     def forward(self, x_BI: Tensor, state: State | None = None, moment: Moment = FIRST) -> State:
         """One step on its own; in a loop use ``begin``, which takes the weights once."""
+        state = self.initial(len(x_BI)) if state is None else State(*state)
+        Step(self, 1, len(x_BI)).check(x_BI, state)
         weights = self.weights()
-        state = self.initial(x_BI.shape[0]) if state is None else State(*state)
         return self.advance(self.project(x_BI, weights), state, weights, moment)
 
     def begin(self, steps: int, batch: int) -> LSTMSteps | fused.LSTMSteps:
-        """A time loop of ``steps`` steps on ``batch`` cases: call the result with the input and the state.
+        """A time loop of at most ``steps`` steps on ``batch`` cases: call the result with the input and the state.
 
         The fused kernel is used where it can be; ``kernel`` decides.
         """
         from models.kernels import fused, select  # they know cells
 
-        if select(self, self.weight_hh):
+        if select(self, next(self.parameters())):
             return fused.LSTMSteps(self, steps, batch)
-        return LSTMSteps(self)
+        return LSTMSteps(self, steps, batch)
 
 
 class LSTMSteps:
     """Steps of an ``LSTMCell`` with the weights of one sequence."""
 
-    def __init__(self, cell: LSTMCell) -> None:
-        self.cell, self.weights, self.t = cell, cell.weights(), 0
+    def __init__(self, cell: LSTMCell, steps: int, batch: int) -> None:
+        self.cell, self.weights = cell, cell.weights()
+        self.step = Step(cell, steps, batch)
 
     def __call__(self, x_BI: Tensor | tuple[Tensor, ...], state: State) -> State:
         """One step. ``x_BI``: the input, or tensors whose concatenation along axis 1 it is."""
-        x_BI = torch.cat(x_BI, 1) if isinstance(x_BI, tuple) else x_BI
-        moment, self.t = Moment(self.t), self.t + 1
+        moment = Moment(self.step.taken)
+        parts = self.step.check(x_BI, state)
+        x_BI = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
         return self.cell.advance(self.cell.project(x_BI, self.weights), state, self.weights, moment)
 
 
@@ -247,23 +254,28 @@ class GRUCell(_Cell):
 
     def forward(self, x_BI: Tensor, h_BH: Tensor | None = None, moment: Moment = FIRST) -> Tensor:
         """One step on its own; in a loop use ``begin``, which takes the weights once."""
+        h_BH = self.initial(len(x_BI)) if h_BH is None else h_BH
+        Step(self, 1, len(x_BI)).check(x_BI, (h_BH,))
         weights = self.weights()
-        h_BH = self.initial(x_BI.shape[0]) if h_BH is None else h_BH
         return self.advance(self.project(x_BI, weights), h_BH, weights, moment)
 
     def begin(self, steps: int, batch: int) -> GRUSteps:
-        """A time loop: call the result with the input and the state. There is no fused kernel of the single step."""
-        return GRUSteps(self)
+        """A time loop, as of ``LSTMCell``. There is no fused kernel of the single step."""
+        if self.variant.given.kernel == "fused":
+            raise ValueError("kernel=fused has no GRU step by step; use kernel=auto, or the sequence layer")
+        return GRUSteps(self, steps, batch)
 
 
 class GRUSteps:
     """Steps of a ``GRUCell`` with the weights of one sequence."""
 
-    def __init__(self, cell: GRUCell) -> None:
-        self.cell, self.weights, self.t = cell, cell.weights(), 0
+    def __init__(self, cell: GRUCell, steps: int, batch: int) -> None:
+        self.cell, self.weights = cell, cell.weights()
+        self.step = Step(cell, steps, batch)
 
     def __call__(self, x_BI: Tensor | tuple[Tensor, ...], h_BH: Tensor) -> Tensor:
         """One step. ``x_BI``: the input, or tensors whose concatenation along axis 1 it is."""
-        x_BI = torch.cat(x_BI, 1) if isinstance(x_BI, tuple) else x_BI
-        moment, self.t = Moment(self.t), self.t + 1
+        moment = Moment(self.step.taken)
+        parts = self.step.check(x_BI, (h_BH,))
+        x_BI = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
         return self.cell.advance(self.cell.project(x_BI, self.weights), h_BH, self.weights, moment)

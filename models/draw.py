@@ -124,8 +124,8 @@ class Draw(nn.Module):
         self.posterior = linear(2 * sizes.latent)  # mu and log sigma
         self.decoder = cell(sizes.latent, "decoder")
         self.read_window, self.write_window, self.patch = linear(5), linear(5), linear(patch)
-        self.reader = Attention(sizes.read, sizes.image, sizes.centre)
-        self.writer = Attention(sizes.write, sizes.image, sizes.centre)
+        self.reader = Attention(sizes.read, sizes.image, sizes.centre, kernel)
+        self.writer = Attention(sizes.write, sizes.image, sizes.centre, kernel)
         self.initial = nn.ParameterDict()
         if sizes.initial_state == "learned":
             self.initial["canvas"] = nn.Parameter(torch.zeros(sizes.image**2))
@@ -184,7 +184,7 @@ class Draw(nn.Module):
         for noise_BZ in noise_TBZ.unbind(0):
             z_BZ = noise_BZ
             if image_BAA is not None:
-                patches_BR = self.reader.read(self.reader(read_window_B5), image_BAA, canvas_BAA.sigmoid())
+                patches_BR = self.reader.glimpse(read_window_B5, image_BAA, canvas_BAA)
                 encoder = encode((patches_BR, decoder.h_BH), encoder)
                 posterior_BY = F.linear(encoder.h_BH, *posterior_weights)
                 mu_BZ, log_sigma_BZ = posterior_BY.chunk(2, 1)
@@ -193,7 +193,7 @@ class Draw(nn.Module):
             decoder = decode(z_BZ, decoder)
             heads_BR = F.linear(decoder.h_BH, *head_weights)
             next_window_B5, write_window_B5, patch_BP = heads_BR.split(head_sizes, 1)
-            canvas_BAA = self.writer.write(self.writer(write_window_B5), canvas_BAA, patch_BP)
+            canvas_BAA = self.writer.paint(write_window_B5, canvas_BAA, patch_BP)
             if frames is not None:
                 read_box = None if x_BD is None else self.reader.box(read_window_B5)
                 canvas_BD = canvas_BAA.reshape(batch, -1)

@@ -57,6 +57,8 @@ class StepBatchNorm(nn.Module):
         self.register_buffer("batches_S", torch.zeros(max_steps, dtype=torch.int64))
 
     def forward(self, a_BF: Tensor, moment: Moment) -> Tensor:
+        if a_BF.dtype in (torch.bfloat16, torch.float16):
+            a_BF = a_BF.float()  # statistics as precise as those of LN, which autocast takes in float32
         if not self.training and self.evaluation == "population":
             # Steps that training never reached use the last one it did.
             step = min(moment.t, self.steps_seen() - 1)

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from models.cells import GRUCell, LSTMCell, State
+from models.inputs import check_lengths, check_like
 from models.kernels import builtin, fused, select
 from models.recurrent_norm import Moment
 
@@ -66,8 +67,11 @@ class _Layers(nn.Module):
     def _run(self, x: Tensor, states: list[Any] | None, lengths: Tensor | None) -> tuple[Tensor, list[Any]]:
         """All layers; ``states``: one of each cell (``State``, or h alone). Returns the output and the last states."""
         x_TBI = x.transpose(0, 1) if self.batch_first else x
-        steps, batch = x_TBI.shape[:2]
-        lengths = self._lengths(lengths, x_TBI)
+        batch = x_TBI.shape[1]
+        lengths = None if lengths is None else check_lengths(lengths, x_TBI)
+        if lengths is not None:
+            # Padding that is not finite would reach the gradient of the weights, as 0 times what stands there.
+            x_TBI = x_TBI.masked_fill(~_running(x_TBI, lengths), 0)
         cells: list[Any] = list(self.cells)
         before = [cell.initial(batch) for cell in cells] if states is None else states
         after = []
@@ -84,49 +88,23 @@ class _Layers(nn.Module):
         return (x_TBI.transpose(0, 1) if self.batch_first else x_TBI), after
 
     def _check(self, x: Tensor) -> int:
-        """Returns B. Raises ``ValueError`` for an input of the wrong rank or width."""
+        """Returns B. Raises ``ValueError`` for an input that does not fit."""
+        check_like("input", x, next(self.parameters()))
         if x.dim() != 3:
             raise ValueError(f"input of shape {tuple(x.shape)} must have three axes: time, batch and features")
         if x.shape[-1] != self.input_size:
             raise ValueError(f"input of width {x.shape[-1]}, but input_size={self.input_size}")
         if 0 in x.shape:
             raise ValueError(f"input of shape {tuple(x.shape)} is empty: give at least one step and one case")
-        like = next(self.parameters())
-        if x.device != like.device:
-            raise ValueError(f"input on {x.device}, but the layer on {like.device}: move one of them")
-        if x.dtype != like.dtype and not torch.is_autocast_enabled(x.device.type):
-            raise ValueError(f"input of dtype {x.dtype}, but the layer of {like.dtype}: convert one of them")
         return x.shape[0 if self.batch_first else 1]
-
-    def _lengths(self, lengths: Tensor | None, x_TBI: Tensor) -> Tensor | None:
-        """The checked lengths, or ``None`` when all are T: nothing is padded then."""
-        if lengths is None:
-            return None
-        steps, batch = x_TBI.shape[:2]
-        if lengths.shape != (batch,):
-            raise ValueError(f"lengths of shape {tuple(lengths.shape)} must be ({batch},): one for each case")
-        if lengths.dtype not in (torch.int64, torch.int32):
-            raise ValueError(f"lengths of dtype {lengths.dtype} must be int64")
-        if lengths.device != x_TBI.device:
-            raise ValueError(f"lengths on {lengths.device}, but the input on {x_TBI.device}: move one of them")
-        least, most = int(lengths.min()), int(lengths.max())
-        if least < 1 or most > steps:
-            raise ValueError(f"lengths from {least} to {most} must lie in 1…{steps}, the number of time steps")
-        return None if least == steps else lengths.long()
 
     def _state(self, name: str, state: Tensor, batch: int) -> Tensor:
         """A checked initial state (L, B, H)."""
+        check_like(f"initial {name}", state, next(self.parameters()))
         wanted = (len(self.cells), batch, self.hidden_size)
-        if not isinstance(state, Tensor) or tuple(state.shape) != wanted:
-            shape = tuple(state.shape) if isinstance(state, Tensor) else type(state).__name__
+        if state.shape != wanted:
+            shape = tuple(state.shape)
             raise ValueError(f"initial {name} of shape {shape} must be {wanted}: layers x directions, batch, units")
-        like = next(self.parameters())
-        if state.device != like.device or (
-            state.dtype != like.dtype and not torch.is_autocast_enabled(state.device.type)
-        ):
-            raise ValueError(
-                f"initial {name} is {state.dtype} on {state.device}, but the layer {like.dtype} on {like.device}"
-            )
         return state
 
     def extra_repr(self) -> str:

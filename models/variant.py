@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from models.kernels import KERNELS
 from models.norm import Norm
 from models.recurrent_norm import EVALUATIONS
 
@@ -23,7 +24,6 @@ BIAS_MODES = {"none": ("torch", "official", "paper", "minimal"), "bn": ("minimal
 BIAS_MODES["wn"] = BIAS_MODES["none"]
 ANY_OTHER_NORM = ("official", "paper", "minimal")
 INITIAL_STATES = {"lstm": ("zeros", "learned", "learned_h"), "gru": ("zeros", "learned")}
-KERNELS = ("auto", "reference", "fused")
 BN = Norm("bn", gain_init=0.1, momentum=0.1)  # gain: Cooijmans et al., section 3; momentum: ours
 
 

@@ -5,7 +5,8 @@
 A step is everything between two batches: forward, backward, clipping, optimiser. The norms take turns in one
 run, so that a busy machine slows all of them alike. The floor is what no implementation of the same model can
 undercut on the same library: the matrix products of one real step of the first norm, recorded and then run on
-their own.
+their own. (The compiled recurrent kernels use products of their own, so they can be below it.) A model with recurrent
+layers is timed with ``kernel=reference`` too.
 Writes ``results/bench/<task>.json``.
 """
 
@@ -15,6 +16,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -29,11 +31,13 @@ from experiments.grid import Cell, cells, experiment_names
 from experiments.runs import now
 from experiments.schema import Config
 from experiments.tasks import TASKS
+from models.cells import GRUCell, LSTMCell
 from scripts.measure import Stepper, in_subprocess, synchronize
 from scripts.options import Options, from_command_line
 
 WARM_UP, LEAST_ROUNDS, MOST_ROUNDS, SECONDS = 2, 7, 50, 15.0
 TURN_SECONDS = 0.1
+REFERENCE = "kernel=reference"
 ATEN = torch.ops.aten
 # Operation -> positions of its two factors.
 PRODUCTS = {
@@ -151,9 +155,17 @@ def bench_batch(batch: int, grid: Sequence[Cell], options: Options, jobs: int) -
     device = prepare(first, jobs)
     data = TASKS[first.task.name].data(first, device)
     steps = {norm: Stepper(cfg, data, device) for norm, cfg in configs.items()}
-    products = floor(next(iter(steps.values())))
-    seconds = turns({**steps, "products": products, "optimizer": Update(next(iter(steps.values())))})
+    # The same steps through the plain loop, where a model has recurrent layers; its products can be recorded too.
+    loops = {
+        norm: Stepper(replace(cfg, kernel="reference"), data, device)
+        for norm, cfg in configs.items()
+        if any(isinstance(module, (LSTMCell, GRUCell)) for module in steps[norm].model.modules())
+    }
+    products = floor(next(iter((loops or steps).values())))
+    timers = {**steps, **{f"{norm}, {REFERENCE}": step for norm, step in loops.items()}}
+    seconds = turns({**timers, "products": products, "optimizer": Update(next(iter(steps.values())))})
     of_products, of_optimizer = seconds.pop("products"), seconds.pop("optimizer")
+    of_loops = {norm: seconds.pop(f"{norm}, {REFERENCE}") for norm in loops}
     result: dict[str, Any] = {
         "batch_size": batch,
         "threads": torch.get_num_threads(),
@@ -179,6 +191,12 @@ def bench_batch(batch: int, grid: Sequence[Cell], options: Options, jobs: int) -
             "peak_mib": in_subprocess(overrides, jobs)["peak_mib"],
             "all_ms": [round(1e3 * s, 3) for s in taken],
         }
+        if norm in of_loops:
+            ratios = [mine / loop for mine, loop in zip(taken, of_loops[norm], strict=True)]
+            result["norms"][norm] |= {
+                "reference_ms": 1e3 * statistics.median(of_loops[norm]),
+                "of_reference": statistics.median(ratios),
+            }
     return result
 
 
@@ -187,12 +205,15 @@ def show(result: dict[str, Any]) -> None:
     products = result["products"]
     threads = result["threads"]
     print(f"batch {result['batch_size']}, {threads} thread{'s' * (threads > 1)}")
-    print(f"{'':<18}{'ms/step':>10}{'examples/s':>12}{'x products':>12}{'peak MiB':>10}")
+    loops = any("reference_ms" in row for row in result["norms"].values())
+    head = f"{'':<18}{'ms/step':>10}{'examples/s':>12}{'x products':>12}{'peak MiB':>10}"
+    print(head + (f"{REFERENCE:>18}{'ratio':>8}" if loops else ""))
     for norm, row in result["norms"].items():
-        print(
+        line = (
             f"{norm:<18}{row['ms_per_step']:>10.2f}{row['examples_per_second']:>12.0f}"
             f"{row['times_products']:>12.2f}{row['peak_mib']['process']:>10.0f}"
         )
+        print(line + (f"{row['reference_ms']:>18.2f}{row['of_reference']:>8.2f}" if "reference_ms" in row else ""))
     count, gflop = products["count"], products["gflop"]
     print(f"{'products alone':<18}{products['ms']:>10.2f}   {count} products, {gflop:.2f} GFLOP")
     print(f"{'optimizer alone':<18}{result['optimizer']['ms']:>10.2f}\n", flush=True)

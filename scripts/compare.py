@@ -15,8 +15,8 @@ from experiments.analysis.output import write_whole
 from scripts.selection import finish, run, say, select
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns 0, or 1 when there was nothing to compare."""
+def main(argv: Sequence[str] | None = None, tell_missing: bool = True) -> int:
+    """Returns 0, or 1 when there was nothing to compare. Names missing cells unless told not to."""
     chosen = select("compare", __doc__, argv, out="compare")
     collection = collect(chosen.runs, chosen.published)
     say(collection.warnings)
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             rows = compare.rows(paper, group)
             everything += rows
             if chosen.profile in (None, group.profile):
-                say(todo(group, paper["experiment"]))
+                say(todo(group, paper["experiment"]) if tell_missing else [])
                 page = chosen.out / f"{task}-{group.profile}-{group.label}.md"
                 paths.append(write_whole(page, report.to_markdown(rows, task, paper["source"])))
                 print(report.to_text(rows, task), end="\n\n")

@@ -10,8 +10,8 @@ from experiments.analysis.groups import experiment_groups, nothing, todo
 from scripts.selection import finish, run, say, select
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns 0, or 1 when there was nothing to draw."""
+def main(argv: Sequence[str] | None = None, tell_missing: bool = True) -> int:
+    """Returns 0, or 1 when there was nothing to draw. Names missing cells unless told not to."""
     chosen = select("figures", __doc__, argv, out="figures")
     collection = collect(chosen.runs, chosen.published, profile=chosen.profile)
     say(collection.warnings)
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             say(notes)
             figure = load_figure(experiment)
             for group in groups:
-                say(todo(group, experiment))
+                say(todo(group, experiment) if tell_missing else [])
                 if has_data(figure, group):
                     paths += save(figure, group, chosen.out)
                 else:

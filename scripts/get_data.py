@@ -15,7 +15,7 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 
-from data.fetch import DataError, Say, Source
+from data.fetch import DataError, Say, Source, data_roots
 from scripts.options import ROOT, stems
 
 
@@ -56,6 +56,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     logging.basicConfig(level=logging.INFO, format="  %(message)s")
     code = 0
+    try:
+        data_roots()  # a misspelt LN_DATA would fail every task
+    except DataError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     for task in tasks if given[0] == "all" else given:
         print(f"{task}:", flush=True)
         try:

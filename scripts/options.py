@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import ast
 import difflib
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,6 +100,7 @@ def parse(command: str, words: list[str], about: str | None = None) -> Options:
         values[name] = value.strip() or values[name]
     given = {name: value.strip() for name, value in values.items() if (value or "").strip()}
 
+    _check_results()
     analyses = _analyses(command, given)
     tasks = () if given.get("TASK") in ANALYSES else _tasks(command, given.get("TASK"))
     profile = _choice("PROFILE", given.get("PROFILE", PROFILES.get(command, "small")), stems("profile"))
@@ -162,6 +164,14 @@ def from_command_line(command: str, about: str | None = None) -> Options:
         return parse(command, sys.argv[1:], about)
     except OptionError as error:
         fail(error)
+
+
+def _check_results() -> None:
+    """Nothing could be written below a file, and nothing would be found there."""
+    root = ROOT / os.environ.get("LN_RESULTS", "results")
+    there = next(path for path in (root, *root.parents) if path.exists())
+    if not there.is_dir():
+        raise OptionError(f"LN_RESULTS={root}: {there} is a file, not a folder; choose another LN_RESULTS")
 
 
 def _tasks(command: str, value: str | None) -> tuple[str, ...]:

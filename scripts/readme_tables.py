@@ -143,6 +143,11 @@ def benches() -> str:
         machine = f"{report_['hardware']['cpu']}, {report_['device']}"
         for batch in report_["batches"]:
             parts = {f"whole step, `{norm}`": row["ms_per_step"] for norm, row in batch["norms"].items()}
+            parts |= {
+                f"whole step, `{norm}`, `kernel=reference`": row["reference_ms"]
+                for norm, row in batch["norms"].items()
+                if "reference_ms" in row
+            }
             parts |= {f"{part} alone": batch[part]["ms"] for part in ("products", "optimizer")}
             for part, ms in parts.items():
                 where = f"{machine}, {batch['threads']} thread{'s' * (batch['threads'] > 1)}"

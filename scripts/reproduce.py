@@ -97,8 +97,11 @@ def reproduce(task: str, experiments: Mapping[str, list[Config]], options: Optio
     results = plans[0].configs[0].results
     before = snapshot(results)
     words = ["--task", task, "--profile", options.profile]
-    drawn, paths = captured(lambda: figures.main(words))
-    compared, text = captured(lambda: compare.main(words))
+    # Which of its own cells are not finished it says at the end; others were not asked for.
+    drawn, paths, remarks = captured(lambda: figures.main(words, tell_missing=False))
+    compared, text, more = captured(lambda: compare.main(words, tell_missing=False))
+    for remark in dict.fromkeys([*remarks.splitlines(), *more.splitlines()]):  # both say what is wrong with a run
+        print(remark, file=sys.stderr)
     code = max(code, drawn, compared)
     made = paths.splitlines()
     if any(load_table(experiment) for experiment in experiments):
@@ -112,15 +115,19 @@ def reproduce(task: str, experiments: Mapping[str, list[Config]], options: Optio
     if changed and options.logger == "wandb":
         for one in plans:
             mirror(one, results, [Path(path) for path in made])
-    return code | report(plans, [path for path in made if Path(path).exists()], trained > 0 or changed)
+    return code | report(plans, [path for path in made if Path(path).exists()], trained > 0, changed)
 
 
-def captured(main: Callable[[], int]) -> tuple[int, str]:
-    """A command's exit code and what it prints to stdout; its remarks on stderr are shown."""
-    buffer = io.StringIO()
-    with contextlib.redirect_stdout(buffer):
-        code = main()
-    return code, buffer.getvalue()
+def captured(main: Callable[[], int]) -> tuple[int, str, str]:
+    """A command's exit code, and what it prints to stdout and stderr."""
+    out, err = io.StringIO(), io.StringIO()
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = main()
+    except BaseException:
+        sys.stderr.write(err.getvalue())
+        raise
+    return code, out.getvalue(), err.getvalue()
 
 
 def snapshot(results: Path) -> dict[Path, int]:
@@ -169,12 +176,15 @@ def mirror(one: Plan, results: Path, made: Sequence[Path]) -> None:
     tracker.finish(0)
 
 
-def report(plans: Sequence[Plan], made: Sequence[str], worked: bool) -> int:
-    """Says what was made and, last, what went wrong. Returns 1 if any cell failed."""
+def report(plans: Sequence[Plan], made: Sequence[str], trained: bool, changed: bool) -> int:
+    """Says what was made and, last, which cells have no result. Returns 1 if any cell failed.
+
+    Where cells were trained just now, their errors have been told already.
+    """
     folders = [folder for one in plans for folder in one.folders]
     states = [state for one in plans for state in one.states()]
     print("\n".join(made))
-    if not worked:
+    if not trained and not changed:
         print(f"nothing to do: all {len(folders)} cells were finished before, their figures are up to date")
     else:
         finished = sum(state in FINISHED for state in states)
@@ -182,7 +192,7 @@ def report(plans: Sequence[Plan], made: Sequence[str], worked: bool) -> int:
     for folder, state in zip(folders, states, strict=True):
         if state != "done":
             word = "note" if state in FINISHED else "error"
-            error = read_json(folder / "status.json").get("error") or "see above"
+            error = "see above" if trained else read_json(folder / "status.json").get("error")
             print(f"{word}: {short_path(folder)} {state}: {error}", file=sys.stderr)
     return int(any(state not in FINISHED for state in states))
 

@@ -71,7 +71,8 @@ def test_refused(content: bytes, why: str) -> None:
     with pytest.raises(DataError, match=why) as error:
         parse_amat(content, "f.amat", 3)
     text = str(error.value)
-    assert text.startswith("f.amat: ") and "expected text of binarized MNIST" in text and "\n" not in text
+    assert text.startswith("f.amat: ") and "expected text of binarized MNIST" in text
+    assert "replace it by the published file" in text and "\n" not in text
 
 
 def test_blank_lines_at_the_end_do_not_count() -> None:

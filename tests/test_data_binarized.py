@@ -218,6 +218,15 @@ def test_report_of_fetched(
     assert code == 0 and out.count("fetched   ") == 4 and "MNIST: mirror" in out
 
 
+def test_a_misspelt_ln_data_is_one_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("LN_DATA", "/nowhere/daat")
+    code, out, err = run(capsys, "all")
+    assert (code, out) == (
+        1,
+        "",
+    ) and err == "error: LN_DATA=/nowhere/daat: no such folder; correct it or unset LN_DATA\n"
+
+
 def test_report_of_missing(
     tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -44,22 +44,23 @@ def slow_bound(model: Draw, norm: str, x: np.ndarray, noise: np.ndarray) -> tupl
     def sigmoid(a: np.ndarray) -> np.ndarray:
         return 1 / (1 + np.exp(-a))
 
-    def weight(name: str) -> np.ndarray:
+    def weight(name: str, which: str = "weight") -> np.ndarray:
         if norm != "wn":
-            return p[f"{name}.weight"]
-        g, v = (p[f"{name}.parametrizations.weight.original{i}"] for i in (0, 1))
+            return p[f"{name}.{which}"]
+        g, v = (p[f"{name}.parametrizations.{which}.original{i}"] for i in (0, 1))
         return g * v / np.linalg.norm(v, axis=1, keepdims=True)
 
     def affine(name: str, a: np.ndarray) -> np.ndarray:
         return weight(name) @ a + p[f"{name}.bias"]
 
     def lstm(name: str, a: np.ndarray, h: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        i, f, o, g = np.split(affine(f"{name}.input", a) + weight(f"{name}.recurrent") @ h, 4)
+        z = weight(name, "weight_ih") @ a + weight(name, "weight_hh") @ h + p[f"{name}.bias"]
+        i, f, g, o = np.split(z, 4)
         c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
         read = c
-        if f"{name}.cell_norm.gain" in p:
-            read = (c - c.mean()) / np.sqrt(c.var() + 1e-5) * p[f"{name}.cell_norm.gain"]
-            read = read + p[f"{name}.cell_norm.bias"]
+        if f"{name}.norm_cell.groups.0.gain" in p:
+            read = (c - c.mean()) / np.sqrt(c.var() + 1e-5) * p[f"{name}.norm_cell.groups.0.gain"]
+            read = read + p[f"{name}.norm_cell.groups.0.bias"]
         return sigmoid(o) * np.tanh(read), c
 
     def bank(window: np.ndarray, filters: int) -> tuple[np.ndarray, np.ndarray, float]:
@@ -116,7 +117,7 @@ def test_bound_matches_a_transcription(norm: str, changes: dict[str, str]) -> No
 def test_ln_on_one_lstm_only(site: str) -> None:
     model = make("ln", dataclasses.replace(TINY, ln_on=site))
     assert count_normalisers(model) == {"bn": 0, "wn": 0, "ln": 1}
-    assert f"{site}.cell_norm.gain" in dict(model.named_parameters())
+    assert f"{site}.norm_cell.groups.0.gain" in dict(model.named_parameters())
     x_BD, noise_TBZ = inputs(batch=1)
     reconstruction, kl = slow_bound(model, "ln", x_BD[0].numpy(), noise_TBZ[:, 0].numpy())
     bound = model(x_BD, noise_TBZ)
@@ -152,10 +153,13 @@ def test_sizes_normalisers_and_initial_values_at_the_published_setting(norm: str
     parameters = dict(model.named_parameters())
     assert sum(p.numel() for p in parameters.values()) == BASELINE + EXTRA[norm]
     assert count_normalisers(model) == {"bn": 0, "wn": 8 * (norm == "wn"), "ln": 2 * (norm == "ln")}
-    for module in (m for m in model.modules() if isinstance(m, torch.nn.Linear)):
-        assert module.weight.std().item() == pytest.approx(0.01, rel=0.05)
-        assert abs(module.weight.mean().item()) < 1e-3
-        assert module.bias is None or module.bias.abs().max() == 0
+    matrices = [m.weight for m in model.modules() if isinstance(m, torch.nn.Linear)]
+    matrices += [w for cell in (model.encoder, model.decoder) for w in (cell.weight_ih, cell.weight_hh)]
+    assert len(matrices) == 8
+    for weight in matrices:
+        assert weight.std().item() == pytest.approx(0.01, rel=0.05)
+        assert abs(weight.mean().item()) < 1e-3
+    assert all(p.abs().max() == 0 for name, p in parameters.items() if name.endswith("bias"))
     learned = Draw(
         DrawSizes(initial_state="learned"),
         Norm(norm),
@@ -170,22 +174,13 @@ def test_norms_have_their_own_names_and_outputs_but_the_same_initial_weights() -
     models = {norm: make(norm, shaken=False) for norm in NORMS}
     names = {norm: {n for n, _ in model.named_parameters()} for norm, model in models.items()}
     assert names["ln"] - names["none"] == {
-        f"{lstm}.cell_norm.{p}" for lstm in ("encoder", "decoder") for p in ("gain", "bias")
+        f"{lstm}.norm_cell.groups.0.{p}" for lstm in ("encoder", "decoder") for p in ("gain", "bias")
     }
-    assert {n for n in names["wn"] if "original" in n} == {
-        f"{layer}.parametrizations.weight.original{i}"
-        for layer in (
-            "encoder.input",
-            "encoder.recurrent",
-            "decoder.input",
-            "decoder.recurrent",
-            "posterior",
-            "read_window",
-            "write_window",
-            "patch",
-        )  # fmt: skip
-        for i in (0, 1)
-    }
+    matrices = [
+        *(f"{lstm}.parametrizations.{w}" for lstm in ("encoder", "decoder") for w in ("weight_ih", "weight_hh")),
+        *(f"{layer}.parametrizations.weight" for layer in ("posterior", "read_window", "write_window", "patch")),
+    ]
+    assert {n for n in names["wn"] if "original" in n} == {f"{m}.original{i}" for m in matrices for i in (0, 1)}
     bounds = {norm: sum(model(x_BD, noise_TBZ)) for norm, model in models.items()}
     torch.testing.assert_close(bounds["wn"], bounds["none"])  # g starts at ||v||
     assert (bounds["ln"] - bounds["none"]).abs().min() > 1e-3

@@ -124,7 +124,8 @@ def test_a_fifth_norm_is_a_few_lines(copy: Copy) -> None:
     """RMSNorm in the feed-forward layers and on the LSTMs' cell read-out."""
     added = copy.extend("rms")
     assert added.files == ["configs/norm/rms.yaml"]
-    tasks = {"pi_mnist": ["hidden.0.norm", "hidden.1.norm"], "draw": ["encoder.cell_norm", "decoder.cell_norm"]}
+    cells = [f"{lstm}.norm_cell.groups.0" for lstm in ("encoder", "decoder")]
+    tasks = {"pi_mnist": ["hidden.0.norm", "hidden.1.norm"], "draw": cells}
     assert sorted(added.lines) == sorted(["models/norm.py", *(f"experiments/tasks/{task}.py" for task in tasks)])
     assert {added.lines[f"experiments/tasks/{task}.py"] for task in tasks} == {1}, "its name alone"
     config = (copy.root / added.files[0]).read_text()

@@ -68,6 +68,17 @@ def test_a_wrong_value_is_one_line_that_names_the_valid_ones(words: str, message
     assert not done.stdout and not any(results.iterdir()) and not (ROOT / "broken").exists()
 
 
+@pytest.mark.parametrize("target", ["reproduce", "sweep", "estimate", "bench", "figures", "compare", "status"])
+def test_results_in_a_file_are_refused(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LN_RESULTS", str(tmp_path / "file" / "below"))
+    done = make(target, "TASK=draw")
+    assert done.returncode == 2 and not done.stdout
+    assert f"error: LN_RESULTS={tmp_path}/file/below: {tmp_path}/file is a file, not a folder" in done.stderr
+    monkeypatch.setenv("LN_RESULTS", str(tmp_path / "new" / "below"))
+    assert make(f"check-{target}", "TASK=draw").returncode == 0
+
+
 def test_a_gpu_that_is_not_there() -> None:
     import torch
 

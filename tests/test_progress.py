@@ -66,13 +66,20 @@ def test_elsewhere_plain_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
-    display = progress.Display(sweep(tmp_path, "running", "done"), 2)
+    folder = sweep(tmp_path, "running", "done", "failed", "running")
+    failed = folder / "2" / "outcome.json"
+    failed.write_text(json.dumps({**json.loads(failed.read_text()), "error": "no more"}))
+    begun = folder / "3" / "outcome.json"
+    begun.write_text(json.dumps({**json.loads(begun.read_text()), "run": None}))
+    display = progress.Display(folder, 4)
     display.live = False
     display.refresh()
     display.refresh()
     err = capsys.readouterr().err.splitlines()
     assert err[0] == "draw ln seed 0: 25 %, loss 1.5, 3 steps/s, 00:10 left"
-    assert err.count("[1/2] draw ln seed 1: done, best valid bound 180.2") == 1, err
+    assert err.count("[1/4] draw ln seed 1: done, best valid bound 180.2") == 1, err
+    assert err.count("[2/4] draw ln seed 2: failed") == 1, "the error itself comes once, at the end"
+    assert "draw ln seed 3: 0 %" in err, "nothing known yet, nothing to enumerate"
 
 
 def test_half_written_files_are_no_trouble(tmp_path: Path) -> None:

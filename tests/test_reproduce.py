@@ -51,6 +51,6 @@ def test_a_figure_or_comparison_that_fails_is_in_the_exit_code(
     done = reproduce.Plan("fig4_draw", experiments["fig4_draw"], [], None)  # type: ignore[arg-type]
     monkeypatch.setattr(reproduce, "plan", lambda *_: done)
     monkeypatch.setattr(reproduce, "pictures", lambda *_: [])
-    monkeypatch.setattr(figures, "main", lambda _: drawn)
-    monkeypatch.setattr(compare, "main", lambda _: compared)
+    monkeypatch.setattr(figures, "main", lambda _, tell_missing: drawn)
+    monkeypatch.setattr(compare, "main", lambda _, tell_missing: compared)
     assert reproduce.reproduce("draw", experiments, options) == code

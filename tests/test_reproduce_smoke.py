@@ -79,6 +79,7 @@ def test_what_counts_as_touched(tmp_path: Path) -> None:
 def test_reproduce(task: str, figure: str, words: list[str], cells: int, panels: set[str], results: Path) -> None:
     code, text, errors = reproduce(f"TASK={task}", *words)
     assert code == 0, errors
+    assert not any("missing: " in line for line in errors), "cells it was not asked for are no news"
     runs = sorted((results / "runs" / task).iterdir())
     assert len(runs) == cells
     for run in runs:
@@ -129,5 +130,7 @@ def test_a_cell_that_fails_is_reported_at_the_end_and_the_others_finish(results:
         code, _, errors = reproduce(*words)
     assert code == 2, "make turns any failure into 2"
     assert any(line.startswith("error: draw none batch 128 seed 0 failed:") and "in use" in line for line in errors)
+    assert sum("in use" in line for line in errors) == 1, "an error is told once"
+    assert any(line.endswith("interrupted: see above") and none.name in line for line in errors)
     assert json.loads((ln / "status.json").read_text())["state"] == "done"
     assert figure.exists(), "figures show what there is"

@@ -123,11 +123,40 @@ BAD = [
     (["task=draw", "+train.lrr=3"], "unknown key train.lrr; did you mean train.lr?"),
     (["task=draw", "~train"], "~train: keys cannot be removed"),
     (["task=draw", "task.glimpses=0"], "task.glimpses=0 must be 1 or more"),
-    (["task=draw", "task.glimpses=many"], "task.glimpses=many is not of type Integer"),
+    (["task=draw", "task.glimpses=many"], "task.glimpses=many must be a whole number"),
+    (["task=draw", "train.lr=fast"], "train.lr=fast must be a number, such as 0.001"),
+    (["task=draw", "fail_fast=maybe"], "fail_fast=maybe must be true or false"),
+    (["task=pi_mnist", "task.hidden=3"], "task.hidden=3 must be a list, such as [1000,1000]"),
+    (["task=pi_mnist", "task.hidden=[a]"], "task.hidden[0]=a must be a whole number"),
+    (["task=draw", "train=3"], "train=3 must be a group of keys: set one of them"),
+    (["task=draw", "device=[1]"], "device=[1] must be one word"),
+    (["task=draw", "hello"], "hello sets nothing: write key=value, such as norm=ln"),
+    (["hello"], "hello sets nothing: write key=value"),
+    (["task=draw", "=3"], "=3 sets nothing: write key=value"),
+    (["task=3"], f"task=3 is unknown: use {TASK_NAMES}"),
+    (["task=draw", "experiment=null"], "experiment=null is unknown: use "),
+    (["task=draw", "task.read=(1"], "task.read=(1 cannot be read: write key=value, and quote"),
+    (["task=draw", "seed=1=2"], "mismatched input '=' expecting <EOF>: write key=value"),
+    (["task=draw", "hydra/launcher=foo"], "hydra/launcher=foo is unknown: use basic, joblib"),
+    (
+        ["task=draw", "hydra.launcher.n_jobs=2"],
+        "hydra.launcher.n_jobs needs a launcher that has it: add hydra/launcher=",
+    ),
+    *(
+        (
+            ["task=draw", "hydra/launcher=joblib", f"hydra.launcher.n_jobs={jobs}"],
+            f"hydra.launcher.n_jobs={jobs} must be a whole number from 1 up, or -1",
+        )
+        for jobs in ("0", "two", "")
+    ),
+    (
+        ["experiment=fig6_pi_mnist", "task=draw"],
+        "task=draw does not go with experiment=fig6_pi_mnist, which is of task",
+    ),
     (["task=draw", "task.name=other"], "task.name=other is unknown"),
     (["task=pi_mnist", "train.batch_size=0"], "train.batch_size=0 must be a finite number above 0"),
     (["task=pi_mnist", "train.batch_size=-4"], "train.batch_size=-4 must be a finite number above 0"),
-    (["task=pi_mnist", "train.batch_size=1.5"], "train.batch_size=1.5 is not of type Integer"),
+    (["task=pi_mnist", "train.batch_size=1.5"], "train.batch_size=1.5 must be a whole number"),
     (["task=pi_mnist", "train.batch_size=null"], "train.batch_size=null: this key needs a value"),
     (["task=pi_mnist", "train.batch_size=60000"], "larger than the 10000 training images"),
     (["task=draw", "train.batch_size=60000"], "train.batch_size=60000 is more than"),
@@ -136,7 +165,7 @@ BAD = [
     (["task=pi_mnist", "train.budget_unit=years"], "train.budget_unit=years is unknown: use epochs or steps"),
     (["task=pi_mnist", "train.beta1=1"], "train.beta1=1.0 must lie in"),
     (["task=pi_mnist", "train.clip=0"], "train.clip=0.0 must be above 0, or null"),
-    (["task=pi_mnist", "seed=abc"], "seed=abc is not of type Integer"),
+    (["task=pi_mnist", "seed=abc"], "seed=abc must be a whole number"),
     (["task=pi_mnist", "seed=-1"], "seed=-1 must be 0 or more"),
     (["task=pi_mnist", "threads=-1"], "threads=-1 must be 0"),
     (["task=pi_mnist", "device=gpu"], "device=gpu is unknown: use auto, cpu, cuda or mps"),
@@ -150,7 +179,7 @@ BAD = [
     (["task=draw", "train.clip_form=value"], "train.clip_form=value is unknown: use global or per_tensor"),
     (["experiment=foo"], f"experiment=foo is unknown: use {EXPERIMENT_NAMES}"),
     (["task=pi_mnist", "seed=0,1"], "add -m to run them all"),
-    (["task=pi_mnist", "seed"], "missing EQUAL"),
+    (["task=pi_mnist", "seed"], "seed sets nothing: write key=value"),
 ]
 
 

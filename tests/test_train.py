@@ -18,7 +18,7 @@ import torch
 
 from experiments.machine import cores
 from experiments.runs import effective_state, read_json, read_metrics
-from experiments.train import side_by_side
+from experiments.train import report, side_by_side
 
 ROOT = Path(__file__).resolve().parent.parent
 CELL = ["task=pi_mnist", "profile=smoke", "device=cpu", "threads=1"]
@@ -90,9 +90,7 @@ def test_killed_and_started_again_it_ends_in_the_same_bits(tmp_path: Path, whole
         process = start(tmp_path, *CELL, *LONG, "norm=bn")
 
         def far_enough(steps: int = steps) -> bool:
-            return any(
-                row["step"] >= steps for f in folders(tmp_path) for row in read_metrics(f / "metrics.jsonl")
-            )
+            return any(row["step"] >= steps for f in folders(tmp_path) for row in read_metrics(f / "metrics.jsonl"))
 
         wait_for(far_enough, process)
         os.killpg(process.pid, signal.SIGKILL)
@@ -163,9 +161,7 @@ def test_a_worker_that_is_killed_is_told_of(tmp_path: Path) -> None:
 
 def test_sigterm_of_the_parent_stops_its_workers_too(tmp_path: Path) -> None:
     process = start(tmp_path, *SIDE_BY_SIDE, *LAUNCHER)
-    wait_for(
-        lambda: len([f for f in folders(tmp_path) if read_json(f / "status.json").get("step")]) == 2, process
-    )
+    wait_for(lambda: len([f for f in folders(tmp_path) if read_json(f / "status.json").get("step")]) == 2, process)
     os.kill(process.pid, signal.SIGTERM)
     code, output = finish(process)
     assert code == 130, output
@@ -176,7 +172,26 @@ def test_fail_fast_starts_no_further_cell(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("in the way")
     code, output = train(tmp_path, "-m", *CELL, "seed=0,1,2", "fail_fast=true")
     assert code == 1
-    assert output.count("failed: cannot create") == 2 and output.count("skipped") == 2, output
+    assert output.count("failed: cannot create") == 1 and output.count("skipped") == 2, output
+
+
+def test_an_error_that_cells_share_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    errors = ["data are gone", "data are gone", "disk is full"]
+    outcomes = {i: {"state": "failed", "name": f"seed {i}", "error": error} for i, error in enumerate(errors)}
+    assert report(outcomes, 3) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "error: seed 0 and 1 more failed: data are gone",
+        "error: seed 2 failed: disk is full",
+    ]
+
+
+def test_a_misspelt_ln_data_is_told_before_any_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LN_DATA", str(tmp_path / "nowhere"))
+    code, output = train(tmp_path, "-m", *CELL, "seed=0,1,2")
+    assert code == 1 and output.strip() == (
+        f"error: LN_DATA={tmp_path / 'nowhere'}: no such folder; correct it or unset LN_DATA"
+    )
+    assert not list(tmp_path.iterdir()), "nothing was begun"
 
 
 def test_two_processes_never_share_a_run(tmp_path: Path) -> None:

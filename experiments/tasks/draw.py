@@ -135,7 +135,7 @@ class DrawTask:
             SIDE, task.read, task.write, task.latent, task.units, task.glimpses,
             centre=task.centre, initial_state=task.initial_state, ln_on=task.ln_on,
         )  # fmt: skip
-        return Draw(sizes, cfg.norm.norm(), init_std=task.init_std, generator=generator)
+        return Draw(sizes, cfg.norm.norm(), init_std=task.init_std, generator=generator, kernel=cfg.kernel)
 
     def loss(self, model: nn.Module, batch: Any, cfg: Any, generator: torch.Generator) -> Loss:
         shape = (cfg.task.glimpses, len(batch), cfg.task.latent)

@@ -9,12 +9,14 @@ Without a norm, and under WN, ``auto`` and ``fused`` run the framework's own seq
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from models.kernels import build
+
+KERNELS = ("auto", "reference", "fused")
 
 if TYPE_CHECKING:
     from models.cells import GRUCell, LSTMCell
@@ -34,16 +36,31 @@ def unsupported(cell: LSTMCell | GRUCell) -> str | None:
     return None
 
 
+def check_kernel(cell: Any) -> None:
+    """Raises ``ValueError`` if the fused kernel is demanded of a variant that it does not know."""
+    from models.kernels import builtin
+
+    if cell.variant.given.kernel == "fused" and not builtin.usable(cell) and (why := unsupported(cell)):
+        raise ValueError(f"kernel=fused cannot run with {why}; use kernel=auto or kernel=reference")
+
+
 def select(cell: LSTMCell | GRUCell, like: Tensor) -> bool:
     """Whether the fused kernel runs ``cell`` on tensors like ``like``. Raises ``RuntimeError`` if it was demanded
     and cannot."""
-    kernel = cell.variant.given.kernel
+    obstacle = unsupported(cell)
+    if obstacle is None and (own := next(cell.parameters()).dtype) != torch.float32:
+        obstacle = f"parameters of {own}"
+    return choose(cell.variant.given.kernel, like, obstacle)
+
+
+def choose(kernel: str, like: Tensor, obstacle: str | None = None) -> bool:
+    """Whether a fused operation runs on tensors like ``like``; ``obstacle``: what speaks against it anyway."""
     if kernel == "reference":
         return False
-    why = unsupported(cell)
+    why = obstacle
     if why is None and like.device.type != "cpu":
         why = f"device {like.device.type}"
-    if why is None and (like.dtype != torch.float32 or next(cell.parameters()).dtype != torch.float32):
+    if why is None and like.dtype != torch.float32:
         why = f"dtype {like.dtype}"
     if why is None and torch.is_autocast_enabled("cpu"):
         why = "autocast"

@@ -1,6 +1,7 @@
 // What Python sees: models/kernels/fused.py is the only caller.
 #include <torch/csrc/utils/pybind.h>
 
+#include "attention.h"
 #include "gru.h"
 #include "lstm.h"
 
@@ -45,4 +46,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
                            const std::optional<at::Tensor>& lengths) {
     return ln::gru_sequence(x, p, h0, tensor(lengths));
   }, no_gil);
+  py::class_<ln::WindowGrid>(m, "WindowGrid")
+      .def(py::init<int64_t, double, double, double, double>(), arg("filters"), arg("slope"), arg("origin"),
+           arg("spacing"), arg("row_sum_eps"));
+  m.def("window_read", &ln::window_read, no_gil);
+  m.def("window_write", &ln::window_write, no_gil);
 }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from models.inputs import Step
 from models.kernels import build
 
 if TYPE_CHECKING:
@@ -38,13 +39,28 @@ class LSTMSteps:
     """
 
     def __init__(self, cell: LSTMCell, steps: int, batch: int) -> None:
-        self.cell = cell
+        self.step = Step(cell, steps, batch)
         self.steps = _extension().LstmSteps(steps, batch, _lstm_parameters(cell))
 
     def __call__(self, x_BI: Tensor | tuple[Tensor, ...], state: State) -> State:
         """One step. ``x_BI``: the input, or tensors whose concatenation along axis 1 it is."""
-        parts = list(x_BI) if isinstance(x_BI, tuple) else [x_BI]
+        parts = self.step.check(x_BI, state)
         return type(state)(*self.steps.step(parts, state.h_BH, state.c_BH))
+
+
+def window_grid(filters: int, slope: float, origin: float, spacing: float, row_sum_eps: float) -> Any:
+    """The grid of a window, as ``window_read`` and ``window_write`` take it; see ``models.attention``."""
+    return _extension().WindowGrid(filters, slope, origin, spacing, row_sum_eps)
+
+
+def window_read(window_B5: Tensor, image_BAA: Tensor, canvas_BAA: Tensor, grid: Any) -> Tensor:
+    """A read of the image and of its error, as ``models.attention.Attention.read`` returns it."""
+    return _extension().window_read(window_B5, image_BAA, canvas_BAA, grid)
+
+
+def window_write(window_B5: Tensor, canvas_BAA: Tensor, patch_BP: Tensor, grid: Any) -> Tensor:
+    """The canvas with the patch added, as ``models.attention.Attention.write`` returns it."""
+    return _extension().window_write(window_B5, canvas_BAA, patch_BP, grid)
 
 
 def _extension() -> Any:

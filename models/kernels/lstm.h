@@ -29,8 +29,6 @@ struct LstmParameters {
 std::tuple<Tensor, Tensor, Tensor> lstm_sequence(const Tensor& x, const LstmParameters& parameters, const Tensor& h0,
                                                  const Tensor& c0, const Tensor& lengths);
 
-class LstmHub;
-
 // The same cell step by step: weights packed once, gradients of the parameters computed once, after all steps.
 class LstmSteps {
  public:
@@ -39,7 +37,7 @@ class LstmSteps {
   std::tuple<Tensor, Tensor> step(const std::vector<Tensor>& xs, const Tensor& h, const Tensor& c);
 
  private:
-  std::shared_ptr<LstmHub> hub_;
+  c10::intrusive_ptr<torch::CustomClassHolder> hub_;  // what all steps share
   Tensor token_;
 };
 

@@ -1,9 +1,8 @@
 // What the sequence and the step form of the LSTM share.
 #pragma once
 
-#include <limits>
 #include <tuple>
-#include <utility>
+#include <type_traits>
 
 #include "lstm.h"
 #include "lstm_row.h"

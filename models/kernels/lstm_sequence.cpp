@@ -1,6 +1,4 @@
 // The LSTM over a whole sequence: one product for all W x, then the time loop, then one product per weight gradient.
-#include <limits>
-
 #include "lstm.h"
 #include "lstm_common.h"
 #include "schedule.h"

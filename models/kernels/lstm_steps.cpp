@@ -11,7 +11,7 @@ namespace ln {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-class LstmHub {
+class LstmHub : public torch::CustomClassHolder {
  public:
   LstmHub(int64_t T, int64_t B, const LstmParameters& parameters)
       : T(T), B(B), I(parameters.weight_ih.size(1)), threads(at::get_num_threads()), p(parameters), w(weights(p)),
@@ -61,6 +61,7 @@ class LstmHub {
       scratch.assign(threads, std::vector<float>(5 * H + WIDTH));
       dx = at::empty({B, I});
     }
+    TORCH_CHECK(!reached[t], second_backward);
     reached[t] = true;
     const int64_t N = 4 * H;
     with_sites(w, [&](auto gates, auto cell) {
@@ -121,14 +122,10 @@ class LstmHub {
 
 namespace {
 
-// An autograd function's arguments are tensors and plain values; the hub travels in one of these.
-struct HubHolder : torch::CustomClassHolder {
-  explicit HubHolder(std::shared_ptr<LstmHub> hub) : hub(std::move(hub)) {}
-  std::shared_ptr<LstmHub> hub;
-};
+using Hub = c10::intrusive_ptr<LstmHub>;
 
-std::shared_ptr<LstmHub> hub_of(AutogradContext* ctx) {
-  return ctx->saved_data["hub"].toCustomClass<HubHolder>()->hub;
+Hub hub_of(AutogradContext* ctx) {
+  return c10::static_intrusive_pointer_cast<LstmHub>(ctx->saved_data["hub"].toCapsule());
 }
 
 // Depends on the parameters; every step depends on its token.
@@ -137,8 +134,8 @@ class Parameters : public torch::autograd::Function<Parameters> {
   static Tensor forward(AutogradContext* ctx, const Tensor& /*weight_ih*/, const Maybe& /*inner*/,
                         const Tensor& /*weight_hh*/, const Maybe& /*gain_x*/, const Maybe& /*gain_r*/,
                         const Tensor& /*bias*/, const Maybe& /*gain_c*/, const Maybe& /*bias_c*/,
-                        const c10::intrusive_ptr<HubHolder>& holder) {
-    ctx->saved_data["hub"] = holder;
+                        const Hub& hub) {
+    ctx->saved_data["hub"] = c10::IValue::make_capsule(hub);
     return at::zeros({});
   }
   static variable_list backward(AutogradContext* ctx, const variable_list&) {
@@ -151,15 +148,15 @@ class Parameters : public torch::autograd::Function<Parameters> {
 class Step : public torch::autograd::Function<Step> {
  public:
   static variable_list forward(AutogradContext* ctx, const Tensor& token, const Tensor& h, const Tensor& c,
-                               at::TensorList xs, const c10::intrusive_ptr<HubHolder>& holder, int64_t t) {
-    ctx->saved_data["hub"] = holder;
+                               at::TensorList xs, const Hub& hub, int64_t t) {
+    ctx->saved_data["hub"] = c10::IValue::make_capsule(hub);
     ctx->saved_data["t"] = t;
     std::vector<int64_t> widths;
     std::vector<Tensor> parts;
     for (const Tensor& x : xs) widths.push_back(x.size(1)), parts.push_back(x.contiguous());
     ctx->saved_data["widths"] = widths;
     Tensor h_new = at::empty_like(h, at::MemoryFormat::Contiguous), c_new = at::empty_like(h_new);
-    holder->hub->forward(t, parts, h.contiguous(), c.contiguous(), h_new, c_new);
+    hub->forward(t, parts, h.contiguous(), c.contiguous(), h_new, c_new);
     return {h_new, c_new};
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
@@ -186,14 +183,16 @@ LstmSteps::LstmSteps(int64_t T, int64_t B, const LstmParameters& p) {
   for (Tensor* tensor : {&plain.weight_ih, &plain.inner, &plain.weight_hh, &plain.gain_x, &plain.gain_r, &plain.bias,
                          &plain.gain_c, &plain.bias_c})
     if (tensor->defined()) *tensor = tensor->detach().contiguous();
-  hub_ = std::make_shared<LstmHub>(T, B, plain);
+  const Hub hub = c10::make_intrusive<LstmHub>(T, B, plain);
   token_ = Parameters::apply(p.weight_ih, maybe(p.inner), p.weight_hh, maybe(p.gain_x), maybe(p.gain_r), p.bias,
-                             maybe(p.gain_c), maybe(p.bias_c), c10::make_intrusive<HubHolder>(hub_));
+                             maybe(p.gain_c), maybe(p.bias_c), hub);
+  hub_ = hub;
 }
 
 std::tuple<Tensor, Tensor> LstmSteps::step(const std::vector<Tensor>& xs, const Tensor& h, const Tensor& c) {
-  TORCH_CHECK_VALUE(hub_->next < hub_->T, "begin(steps=", hub_->T, ") was followed by more than ", hub_->T, " steps");
-  const auto result = Step::apply(token_, h, c, at::TensorList(xs), c10::make_intrusive<HubHolder>(hub_), hub_->next++);
+  const Hub hub = c10::static_intrusive_pointer_cast<LstmHub>(hub_);
+  TORCH_CHECK_VALUE(hub->next < hub->T, "begin(steps=", hub->T, ") was followed by more than ", hub->T, " steps");
+  const auto result = Step::apply(token_, h, c, at::TensorList(xs), hub, hub->next++);
   return {result[0], result[1]};
 }
 
