@@ -39,19 +39,24 @@ def experiment_names(task: str) -> list[str]:
 
 def load_figure(name: str) -> dict[str, Any]:
     """The ``figure:`` block of an experiment: name, title, x and panels."""
-    experiment_task(name)  # says so if there is no such file
-    figure = OmegaConf.to_container(OmegaConf.load(CONFIGS / "experiment" / f"{name}.yaml").figure, resolve=True)
-    assert isinstance(figure, dict)
-    return {str(k): v for k, v in figure.items()}
+    figure = _block(name, "figure")
+    assert figure is not None
+    return figure
 
 
 def load_table(name: str) -> dict[str, Any] | None:
     """The ``table:`` block of an experiment: name, title, split and columns; None if it has none."""
-    if (block := _read(name).get("table")) is None:
+    return _block(name, "table")
+
+
+def _block(name: str, key: str) -> dict[str, Any] | None:
+    experiment_task(name)  # says so if there is no such file
+    block = dict(OmegaConf.load(CONFIGS / "experiment" / f"{name}.yaml")).get(key)
+    if block is None:
         return None
-    table = OmegaConf.to_container(block, resolve=True)
-    assert isinstance(table, dict)
-    return {str(k): v for k, v in table.items()}
+    plain = OmegaConf.to_container(block, resolve=True)
+    assert isinstance(plain, dict)
+    return {str(k): v for k, v in plain.items()}
 
 
 def cells(

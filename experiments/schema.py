@@ -111,7 +111,7 @@ class Config:
     profile: str = MISSING
     device: str = MISSING  # auto | cpu | cuda | mps
     threads: int = MISSING  # torch threads; 0: cores / jobs
-    kernel: str = MISSING  # of recurrent layers: auto | reference | fused
+    kernel: str = "auto"  # of recurrent layers: auto | reference | fused
     fail_fast: bool = MISSING
     logger: LoggerConfig = field(default_factory=LoggerConfig)
     paths: PathsConfig = field(default_factory=PathsConfig)

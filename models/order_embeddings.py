@@ -38,7 +38,7 @@ class OrderSizes:
         words: W.
         units: H.
         energy: ``order``, or ``symmetric``: the cosine, without absolute values (Vendrov's baseline).
-        bias_mode: of the GRU, see ``models.variant``.
+        bias_mode, kernel: of the GRU, see ``models.variant``.
     """
 
     vocabulary: int
@@ -47,6 +47,7 @@ class OrderSizes:
     units: int
     energy: str = "order"
     bias_mode: str = "official"
+    kernel: str = "auto"
 
 
 class OrderEmbedding(nn.Module):
@@ -72,7 +73,7 @@ class OrderEmbedding(nn.Module):
                 else:
                     nn.init.uniform_(block, -0.1, 0.1, generator=generator)
 
-        self.gru = GRU(sizes.words, sizes.units, norm=norm, bias_mode=sizes.bias_mode, init=init)
+        self.gru = GRU(sizes.words, sizes.units, norm=norm, bias_mode=sizes.bias_mode, kernel=sizes.kernel, init=init)
         self.image_map = nn.Linear(sizes.features, sizes.units)
         nn.init.uniform_(self.words.weight, -0.1, 0.1, generator=generator)
         bound = math.sqrt(6 / (sizes.features + sizes.units))

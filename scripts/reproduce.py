@@ -100,13 +100,14 @@ def reproduce(task: str, experiments: Mapping[str, list[Config]], options: Optio
     # Which of its own cells are not finished it says at the end; others were not asked for.
     drawn, paths, remarks = captured(lambda: figures.main(words, tell_missing=False))
     compared, text, more = captured(lambda: compare.main(words, tell_missing=False))
-    for remark in dict.fromkeys([*remarks.splitlines(), *more.splitlines()]):  # both say what is wrong with a run
-        print(remark, file=sys.stderr)
-    code = max(code, drawn, compared)
-    made = paths.splitlines()
+    tabulated, pages_of_tables, most = 0, "", ""
     if any(load_table(experiment) for experiment in experiments):
-        tabulated, more = captured(lambda: tables.main(words))
-        code, made = max(code, tabulated), [*made, *more.splitlines()]
+        tabulated, pages_of_tables, most = captured(lambda: tables.main(words, tell_missing=False))
+    # All of them say what is wrong with a run.
+    for remark in dict.fromkeys([*remarks.splitlines(), *more.splitlines(), *most.splitlines()]):
+        print(remark, file=sys.stderr)
+    code = max(code, drawn, compared, tabulated)
+    made = [*paths.splitlines(), *pages_of_tables.splitlines()]
     table, _, pages = text.rpartition("\n\n")
     print(f"\n{table}\n" if table else "")
     made += pages.splitlines()

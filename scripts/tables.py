@@ -13,8 +13,9 @@ from experiments.analysis.groups import experiment_groups, nothing, todo
 from scripts.selection import finish, run, say, select
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Returns 0, or 1 when a task was asked for and there is nothing to tabulate."""
+def main(argv: Sequence[str] | None = None, tell_missing: bool = True) -> int:
+    """Returns 0, or 1 when a task was asked for and there is nothing to tabulate. Names missing cells unless told not
+    to."""
     chosen = select("tables", __doc__, argv, out="tables")
     collection = collect(chosen.runs, chosen.published)
     say(collection.warnings)
@@ -33,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             groups, notes = experiment_groups(collection, task, name)
             say(notes)
             for group in groups:
-                if chosen.profile in (None, group.profile):
+                if tell_missing and chosen.profile in (None, group.profile):
                     say(todo(group, name))
             paths += tables.save(table, compare.load_paper(task), groups, chosen.out)
     if not paths and not (without and len(chosen.tasks) > 1):

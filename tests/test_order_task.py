@@ -44,6 +44,7 @@ def config(norm: str = "ln", **changes: Any) -> Any:
         task=OrderConfig(**task),
         train=SimpleNamespace(**train),
         norm=SimpleNamespace(name=norm, norm=lambda: Norm(norm)),
+        kernel="auto",
         profile="smoke",
         seed=0,
     )

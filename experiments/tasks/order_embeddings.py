@@ -180,6 +180,7 @@ class OrderEmbeddingsTask:
         sizes = OrderSizes(
             vocabulary=FIRST_WORD + len(data.vocabulary), features=data.splits["train"].matrix_MD.shape[1],
             words=task.word_dim, units=task.units, energy=task.energy, bias_mode=task.bias_mode,
+            kernel=cfg.kernel,
         )  # fmt: skip
         return OrderEmbedding(sizes, cfg.norm.norm(), generator)
 
