@@ -1,13 +1,14 @@
 """Times one training step of every norm of a task, beside the time of its matrix products alone.
 
     make bench TASK=draw
+    make bench TASK=rnn
 
 A step is everything between two batches: forward, backward, clipping, optimiser. The norms take turns in one
 run, so that a busy machine slows all of them alike. The floor is what no implementation of the same model can
 undercut on the same library: the matrix products of one real step of the first norm, recorded and then run on
 their own. (The compiled recurrent kernels use products of their own, so they can be below it.) A model with recurrent
 layers is timed with ``kernel=reference`` too.
-Writes ``results/bench/<task>.json``.
+Writes ``results/bench/<task>.json``. ``TASK=rnn`` times the recurrent layers alone: ``scripts.bench_rnn``.
 """
 
 from __future__ import annotations
@@ -15,13 +16,11 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from experiments.analysis.output import short_path, write_whole
 from experiments.cell import git_state, hardware, prepare
@@ -32,65 +31,13 @@ from experiments.runs import now
 from experiments.schema import Config
 from experiments.tasks import TASKS
 from models.cells import GRUCell, LSTMCell
+from scripts import bench_rnn
 from scripts.measure import Stepper, in_subprocess, synchronize
 from scripts.options import Options, from_command_line
+from scripts.timing import Floor, Recorder, turns
 
-WARM_UP, LEAST_ROUNDS, MOST_ROUNDS, SECONDS = 2, 7, 50, 15.0
-TURN_SECONDS = 0.1
 REFERENCE = "kernel=reference"
-ATEN = torch.ops.aten
-# Operation -> positions of its two factors.
-PRODUCTS = {
-    ATEN.mm.default: (0, 1),
-    ATEN.addmm.default: (1, 2),
-    ATEN.bmm.default: (0, 1),
-    ATEN.baddbmm.default: (1, 2),
-}
-Product = tuple[Tensor, Tensor]
-
-
-class Recorder(TorchDispatchMode):
-    """Collects the factors of every matrix product, forward and backward."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[Product] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if (positions := PRODUCTS.get(func)) is not None:
-            a, b = (args[position] for position in positions)
-            self.found.append((a.detach(), b.detach()))
-        return func(*args, **(kwargs or {}))
-
-
-class Floor:
-    """The matrix products of one step, in their order, on factors of the same shapes and layouts.
-
-    Attributes:
-        count: number of products.
-        gflop: multiplications and additions, in units of 1e9.
-    """
-
-    def __init__(self, products: Sequence[Product], device: torch.device) -> None:
-        self.device, self.count = device, len(products)
-        self.gflop = sum(2 * a.numel() * b.shape[-1] for a, b in products) / 1e9
-        kept: dict[tuple[Any, ...], tuple[Callable[..., Tensor], Tensor, Tensor, Tensor]] = {}
-        self.calls = []
-        for a, b in products:
-            key = (a.shape, a.stride(), b.shape, b.stride())
-            if key not in kept:
-                out = torch.empty(*a.shape[:-1], b.shape[-1], device=device)
-                kept[key] = (torch.bmm if a.dim() == 3 else torch.mm, _like(a), _like(b), out)
-            self.calls.append(kept[key])
-
-    @torch.no_grad()
-    def __call__(self) -> float:
-        """Runs them all. Returns seconds."""
-        start = time.perf_counter()
-        for multiply, a, b, out in self.calls:
-            multiply(a, b, out=out)
-        synchronize(self.device)
-        return time.perf_counter() - start
+ANALYSES = {"rnn": bench_rnn.bench}  # what is no task
 
 
 class Update:
@@ -107,39 +54,11 @@ class Update:
         return time.perf_counter() - start
 
 
-def _like(x: Tensor) -> Tensor:
-    """Random values in the layout of ``x``; where that repeats memory (a broadcast), in one of its own."""
-    if any(stride == 0 and size > 1 for stride, size in zip(x.stride(), x.shape, strict=True)):
-        return torch.randn(x.shape, device=x.device)
-    return torch.empty_strided(x.shape, x.stride(), device=x.device).normal_()
-
-
 def floor(step: Stepper) -> Floor:
     """Records one step and builds its floor."""
     with Recorder() as recorder:
         step()
     return Floor(recorder.found, step.device)
-
-
-def turns(timers: dict[str, Callable[[], float]]) -> dict[str, list[float]]:
-    """Runs the timers in turn, round after round. Returns seconds per call and round, warm-up left out.
-
-    A turn lasts a tenth of a second, however short the call, and its first call does not count: the caches that the
-    others left behind would be what is measured.
-    """
-    seconds: dict[str, list[float]] = {name: [] for name in timers}
-    start = time.perf_counter()
-    for number in range(WARM_UP + MOST_ROUNDS):
-        if number == WARM_UP:
-            start = time.perf_counter()
-        for name, timer in timers.items():
-            first = timer()
-            taken = [timer() for _ in range(max(1, int(TURN_SECONDS / first)))] if first < TURN_SECONDS else [first]
-            if number >= WARM_UP:
-                seconds[name].append(statistics.fmean(taken))
-        if number + 1 >= WARM_UP + LEAST_ROUNDS and time.perf_counter() - start > SECONDS:
-            break
-    return seconds
 
 
 def bench_batch(batch: int, grid: Sequence[Cell], options: Options, jobs: int) -> dict[str, Any]:
@@ -222,6 +141,8 @@ def show(result: dict[str, Any]) -> None:
 def main() -> int:
     """Entry point."""
     options = from_command_line("bench", __doc__)
+    for name in options.analyses:
+        return ANALYSES[name]()
     jobs = options.jobs or 1
     report: dict[str, Any] = {"task": options.task, "profile": options.profile, "batches": []}
     for name in experiment_names(options.task):

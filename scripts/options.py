@@ -47,8 +47,8 @@ COMMANDS = {
     "demo": "one",
 }
 
-# Results that need neither data nor runs, and which variables they take: `make reproduce` alone makes them.
-ANALYSES = {"invariances": ("SEEDS",)}
+# What needs neither data nor runs: the one command that makes it, and the variables it takes there besides TASK.
+ANALYSES: dict[str, tuple[str, tuple[str, ...]]] = {"invariances": ("reproduce", ("SEEDS",)), "rnn": ("bench", ())}
 
 PROFILES = {"bench": "paper"}
 NO_PROFILE = ("data", "figures", "compare", "status")
@@ -177,7 +177,7 @@ def _check_results() -> None:
 def _tasks(command: str, value: str | None) -> tuple[str, ...]:
     known = stems("task")
     mode = COMMANDS[command]
-    valid = known + list(ANALYSES) * (command == "reproduce") + ["all"] * (mode != "one")
+    valid = known + _analyses_of(command) + ["all"] * (mode != "one")
     if value is None and mode != "any":
         raise OptionError(f"TASK is missing; choose from: {', '.join(valid)}")
     if value is None or (value == "all" and mode != "one"):
@@ -185,15 +185,21 @@ def _tasks(command: str, value: str | None) -> tuple[str, ...]:
     return (_choice("TASK", value, valid),)
 
 
+def _analyses_of(command: str) -> list[str]:
+    return [name for name, (its_command, _) in ANALYSES.items() if its_command == command]
+
+
 def _analyses(command: str, given: dict[str, str]) -> tuple[str, ...]:
     name = given.get("TASK", "")
     if name not in ANALYSES:
-        return tuple(ANALYSES) if name == "all" and command == "reproduce" else ()
-    if command != "reproduce":
-        raise OptionError(f"TASK={name} has neither data nor runs; use make reproduce TASK={name}")
-    if idle := [word for word in given if word not in ("TASK", *ANALYSES[name])]:
-        taken = ", ".join(ANALYSES[name])
-        raise OptionError(f"{idle[0]}={given[idle[0]]} does nothing with TASK={name}, which takes only {taken}")
+        return tuple(_analyses_of(command)) if name == "all" and COMMANDS[command] != "one" else ()
+    its_command, variables = ANALYSES[name]
+    if command != its_command:
+        raise OptionError(f"TASK={name} has neither data nor runs; use make {its_command} TASK={name}")
+    if idle := [word for word in given if word not in ("TASK", *variables)]:
+        taken = ", ".join(variables) or "no other variable"
+        only = "only " * bool(variables)
+        raise OptionError(f"{idle[0]}={given[idle[0]]} does nothing with TASK={name}, which takes {only}{taken}")
     return (name,)
 
 

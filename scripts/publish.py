@@ -67,7 +67,8 @@ def main() -> int:
             published += 1
     print(f"{published} runs published in {short_path(options.out)}")
     for bench in sorted(options.runs.parent.glob("bench/*.json")):
-        if not (read_json(bench).get("git") or {}).get("dirty", True):
+        about = bench.with_suffix(".meta.json")  # beside a file that is rows alone
+        if not (read_json(about if about.exists() else bench).get("git") or {}).get("dirty", True):
             (options.out / "bench").mkdir(parents=True, exist_ok=True)
             shutil.copyfile(bench, options.out / "bench" / bench.name)
     if published:

@@ -8,6 +8,8 @@ Results and costs come from the published runs only, so that the README says the
 
 from __future__ import annotations
 
+import inspect
+import json
 import re
 import statistics
 import sys
@@ -25,9 +27,12 @@ from experiments.grid import cells, experiment_names, load_figure, load_table
 from experiments.runs import read_json
 from experiments.schema import CONFIGS, ROOT
 from experiments.tasks import TASKS
+from models import variant
+from scripts import bench_rnn
 
 README = ROOT / "README.md"
 PUBLISHED = ROOT / "results" / "published"
+BY_NORM = ("sites", "bias_mode")  # switches whose default depends on the norm
 
 
 def published() -> Collection:
@@ -138,7 +143,7 @@ def costs() -> str:
 def benches() -> str:
     """One training step at paper sizes: each norm's, and what its parts take alone."""
     rows = []
-    for path in sorted((PUBLISHED / "bench").glob("*.json")):
+    for path in sorted(path for path in (PUBLISHED / "bench").glob("*.json") if path.stem in TASKS):
         report_ = read_json(path)
         machine = f"{report_['hardware']['cpu']}, {report_['device']}"
         for batch in report_["batches"]:
@@ -154,6 +159,40 @@ def benches() -> str:
                 rows.append([f"`{report_['task']}`", str(batch["batch_size"]), part, f"{ms:.2f}", where])
     head = ["task", "batch", "what", "ms (median)", "on"]
     return table(head, rows) if rows else "Nothing is published yet."
+
+
+def recurrent() -> str:
+    """One layer, forward and backward, at each published shape: ``make bench TASK=rnn``."""
+    path = PUBLISHED / "bench" / "rnn.json"
+    if not path.exists():
+        return "Nothing is published yet."
+    about = read_json(path.with_suffix(".meta.json"))
+    found = json.loads(path.read_text(encoding="utf-8"))
+    others = [name for name in dict.fromkeys(row["candidate"] for row in found) if name != "builtin"]
+    body = []
+    for layer in dict.fromkeys(row["layer"] for row in found):
+        by_name = {row["candidate"]: row for row in found if row["layer"] == layer}
+        ratios = [f"{by_name[name]['ratio']:.2f}" if name in by_name else "-" for name in others]
+        shape = ", ".join(map(str, by_name["builtin"]["shape"]))
+        body.append([layer, shape, f"{by_name['builtin']['ms']:.0f}", *ratios])
+    rounds = {name: len(taken) for layer in about["all_ms"].values() for name, taken in layer.items()}
+    fewer = ", ".join(f"`{name}` {count}" for name, count in rounds.items() if count < rounds["builtin"])
+    of = f"medians of {rounds['builtin']} rounds{f' ({fewer})' * bool(fewer)}"
+    head = ["layer", "T, B, inputs, H", "builtin, ms", *(f"`{name}`" for name in others)]
+    return f"{table(head, body)}\n\n{bench_rnn.header(about)}; {of}."
+
+
+def switches() -> str:
+    """The switches of a recurrent layer and its bias modes, as ``models.variant`` describes them."""
+    rows = []
+    (attributes,) = re.findall(r"Attributes:\n(.*)", inspect.getdoc(variant.Variant) or "", re.DOTALL)
+    for text in re.split(r"\n(?= {4}\w)", attributes.rstrip()):
+        name, about = text.strip().split(": ", 1)
+        default = inspect.signature(variant.Variant).parameters[name].default
+        about = re.sub(r"\s+", " ", about).replace("``", "`")
+        rows.append([f"`{name}`", "by norm" if name in BY_NORM else f"`{default}`", about])
+    modes = [line for line in (variant.__doc__ or "").splitlines() if line.startswith("|")]
+    return "\n\n".join([table(["switch", "default", "what"], rows), "Bias modes:", "\n".join(modes)])
 
 
 def glossary() -> str:
@@ -172,6 +211,8 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "costs": costs,
     "benches": benches,
     "glossary": glossary,
+    "recurrent": recurrent,
+    "switches": switches,
 }
 
 
