@@ -94,6 +94,13 @@ class LoggerConfig:
 
 
 @dataclass
+class DataConfig:
+    """``data.*``: how files are read. Whatever changes the examples shows in the data's fingerprint."""
+
+    skip_bad: bool = False  # leave out and count what cannot be used, where a data set has such; else stop
+
+
+@dataclass
 class PathsConfig:
     """``paths.*``, relative to the repository."""
 
@@ -114,6 +121,7 @@ class Config:
     kernel: str = "auto"  # of recurrent layers: auto | reference | fused
     fail_fast: bool = MISSING
     logger: LoggerConfig = field(default_factory=LoggerConfig)
+    data: DataConfig = field(default_factory=DataConfig)
     paths: PathsConfig = field(default_factory=PathsConfig)
     figure: Any = None  # what an experiment file draws; read by the analysis, not by training
     table: Any = None  # and what it tabulates
@@ -227,6 +235,7 @@ def known_keys(task: str) -> set[str]:
         ("train", TrainConfig),
         ("norm", NormConfig),
         ("logger", LoggerConfig),
+        ("data", DataConfig),
         ("paths", PathsConfig),
     ):
         keys |= {f"{part}.{f.name}" for f in dataclasses.fields(schema)}

@@ -12,6 +12,7 @@ import ast
 import difflib
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, TypeVar
@@ -31,6 +32,8 @@ NAMES = {
     "LOGGER": "local or wandb",
     "DEVICE": "auto, cpu, cuda or mps",
     "FAIL_FAST": "1: start no further cell once one has failed",
+    "TEXT": "sample: what to write",
+    "BIAS": "sample: how neatly, from 0 (as the model would) up (default 1)",
     "QUERY": "demo: what to ask the trained model",
 }
 # What each command does with TASK: "one" by name, "many" takes `all` as well, "any" means all when not given.
@@ -45,13 +48,15 @@ COMMANDS = {
     "estimate": "one",
     "bench": "one",
     "demo": "one",
+    "sample": "one",
 }
+SAMPLED = ("handwriting",)  # tasks that ``sample`` knows
 
 # What needs neither data nor runs: the one command that makes it, and the variables it takes there besides TASK.
 ANALYSES: dict[str, tuple[str, tuple[str, ...]]] = {"invariances": ("reproduce", ("SEEDS",)), "rnn": ("bench", ())}
 
 PROFILES = {"bench": "paper"}
-NO_PROFILE = ("data", "figures", "compare", "status")
+NO_PROFILE = ("data", "figures", "compare", "status", "sample")
 
 
 class OptionError(ValueError):
@@ -60,7 +65,10 @@ class OptionError(ValueError):
 
 @dataclass(frozen=True)
 class Options:
-    """Checked variables. ``None`` for norms, seeds and batches means: what ``NAMES`` says."""
+    """Checked variables. ``None`` for norms, seeds and batches means: what ``NAMES`` says.
+
+    ``given`` has the words as they were given, without those left out.
+    """
 
     tasks: tuple[str, ...]
     analyses: tuple[str, ...]
@@ -72,7 +80,10 @@ class Options:
     logger: str
     device: str
     fail_fast: bool
-    query: str = ""
+    text: str | None
+    bias: float
+    query: str
+    given: Mapping[str, str]
 
     @property
     def task(self) -> str:
@@ -120,6 +131,9 @@ def parse(command: str, words: list[str], about: str | None = None) -> Options:
         logger=_choice("LOGGER", given.get("LOGGER", "local"), stems("logger")),
         device=_device(given.get("DEVICE", "auto")),
         fail_fast=_choice("FAIL_FAST", given.get("FAIL_FAST", "0"), ["0", "1"]) == "1",
+        text=given.get("TEXT") if command != "sample" else _text(tasks, given.get("TEXT")),
+        bias=_bias(given.get("BIAS", "1")),
+        given=given,
         query=_query(command, given.get("QUERY")),
     )
 
@@ -255,6 +269,24 @@ def _jobs(value: str) -> int | None:
     if not (value.isascii() and value.isdecimal() and int(value) >= 1):
         raise OptionError(f"JOBS={value} is neither auto nor a whole number from 1 up")
     return int(value)
+
+
+def _text(tasks: tuple[str, ...], value: str | None) -> str:
+    if tasks[0] not in SAMPLED:
+        raise OptionError(f"TASK={tasks[0]} writes no text; choose from: {', '.join(SAMPLED)}")
+    if value is None:
+        raise OptionError('TEXT is missing or empty; give what to write, such as TEXT="layer norm"')
+    return value
+
+
+def _bias(value: str) -> float:
+    try:
+        bias = float(value)
+    except ValueError:
+        bias = -1.0
+    if not 0 <= bias <= 20:  # a larger one makes every sigma vanish
+        raise OptionError(f"BIAS={value} must be a number from 0 to 20")
+    return bias
 
 
 def _device(value: str) -> str:

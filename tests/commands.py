@@ -12,7 +12,7 @@ from scripts.options import NAMES, stems
 
 ROOT = Path(__file__).resolve().parent.parent
 # As errors list them, whatever tasks and norms there are.
-TASK_NAMES, NORM_NAMES, EXPERIMENT_NAMES = (", ".join(stems(group)) for group in ("task", "norm", "experiment"))
+TASK_NAMES, NORM_NAMES = (", ".join(stems(group)) for group in ("task", "norm"))
 
 
 def run(*command: str, timeout: float = 300, **kwargs: Any) -> subprocess.CompletedProcess[str]:

@@ -23,7 +23,8 @@ from experiments.schema import (
     science,
 )
 from experiments.train import check
-from tests.commands import EXPERIMENT_NAMES, NORM_NAMES, TASK_NAMES
+from scripts.options import stems
+from tests.commands import NORM_NAMES, TASK_NAMES
 
 
 def config(*overrides: str) -> Config:
@@ -177,7 +178,11 @@ BAD = [
     (["task=pi_mnist", "logger=foo"], "logger=foo is unknown: use local, wandb"),
     (["task=draw", "train.adam=adamw"], "train.adam=adamw is unknown: use standard or authors"),
     (["task=draw", "train.clip_form=value"], "train.clip_form=value is unknown: use global or per_tensor"),
-    (["experiment=foo"], f"experiment=foo is unknown: use {EXPERIMENT_NAMES}"),
+    (["task=handwriting", "data.skip_bad=perhaps"], "data.skip_bad=perhaps must be true or false"),
+    (["task=handwriting", "data.skipbad=true"], "unknown key data.skipbad; did you mean data.skip_bad?"),
+    (["task=handwriting", "task.clip=all"], "task.clip=all is unknown: use inputs or states or none"),
+    (["task=handwriting", "norm=bn"], "norm=bn is not supported by task handwriting: use none, wn, ln"),
+    (["experiment=foo"], f"experiment=foo is unknown: use {', '.join(stems('experiment'))}"),
     (["task=pi_mnist", "seed=0,1"], "add -m to run them all"),
     (["task=pi_mnist", "seed"], "seed sets nothing: write key=value"),
 ]

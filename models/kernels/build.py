@@ -137,7 +137,7 @@ def _run(commands: list[list[str]]) -> None:
             _, said = process.communicate()
             if process.returncode:
                 lines = [line for line in said.splitlines() if "error" in line] or said.splitlines()[-1:]
-                raise RuntimeError((lines or [f"{words[0]} ended with exit code {process.returncode}"])[0])
+                raise RuntimeError((lines or [f"{words[0]} ended with exit status {process.returncode} and said nothing"])[0])
     finally:
         for process in running:
             process.kill()

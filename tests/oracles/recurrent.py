@@ -51,7 +51,7 @@ class Recipe:
 
 
 def sigmoid(a: Array) -> Array:
-    return 1 / (1 + np.exp(-a))
+    return (1 + np.tanh(a / 2)) / 2
 
 
 def layer_norm(a: Array, eps: float, eps_mode: str) -> Array:
