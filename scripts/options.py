@@ -34,6 +34,7 @@ NAMES = {
     "FAIL_FAST": "1: start no further cell once one has failed",
     "TEXT": "sample: what to write",
     "BIAS": "sample: how neatly, from 0 (as the model would) up (default 1)",
+    "QUERY": "demo: what to ask the trained model",
 }
 # What each command does with TASK: "one" by name, "many" takes `all` as well, "any" means all when not given.
 COMMANDS = {
@@ -41,10 +42,12 @@ COMMANDS = {
     "reproduce": "many",
     "sweep": "one",
     "figures": "any",
+    "tables": "any",
     "compare": "any",
     "status": "any",
     "estimate": "one",
     "bench": "one",
+    "demo": "one",
     "sample": "one",
 }
 SAMPLED = ("handwriting",)  # tasks that ``sample`` knows
@@ -79,6 +82,7 @@ class Options:
     fail_fast: bool
     text: str | None
     bias: float
+    query: str
     given: Mapping[str, str]
 
     @property
@@ -130,6 +134,7 @@ def parse(command: str, words: list[str], about: str | None = None) -> Options:
         text=given.get("TEXT") if command != "sample" else _text(tasks, given.get("TEXT")),
         bias=_bias(given.get("BIAS", "1")),
         given=given,
+        query=_query(command, given.get("QUERY")),
     )
 
 
@@ -244,6 +249,12 @@ def _integers(name: str, value: str | None, least: int) -> tuple[int, ...] | Non
     if not all(item.isascii() and item.isdecimal() and int(item) >= least for item in items):
         raise OptionError(f"{name}={value} must list whole numbers from {least} up, such as {name}=1,2")
     return _unique(name, tuple(int(item) for item in items))
+
+
+def _query(command: str, value: str | None) -> str:
+    if command == "demo" and value is None:
+        raise OptionError('QUERY is missing; give a sentence, such as QUERY="a red seven"')
+    return value or ""
 
 
 def _unique(name: str, values: tuple[T, ...]) -> tuple[T, ...]:

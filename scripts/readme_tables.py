@@ -23,7 +23,7 @@ from experiments.analysis import compare, report
 from experiments.analysis.collect import Collection, Run, collect
 from experiments.analysis.groups import experiment_groups
 from experiments.cli import guarded
-from experiments.grid import cells, experiment_names, load_figure
+from experiments.grid import cells, experiment_names, load_figure, load_table
 from experiments.runs import read_json
 from experiments.schema import CONFIGS, ROOT
 from experiments.tasks import TASKS
@@ -87,7 +87,16 @@ def results() -> str:
             parts.append(f"**{report.heading(rows, task)}** (`{command}`)")
             parts += figures(task, group.profile, group.label)
             parts.append(table(["", "paper", "ours: median [range]", "seeds", "verdict"], body))
+        parts += [
+            f"[{path.stem}]({path.relative_to(ROOT)}): the paper's rows and ours side by side" for path in tables(task)
+        ]
     return "\n\n".join(parts) or "No runs are published yet."
+
+
+def tables(task: str) -> list[Path]:
+    """Published tables of a task."""
+    names = [block["name"] for experiment in experiment_names(task) if (block := load_table(experiment)) is not None]
+    return [path for name in names if (path := PUBLISHED / "tables" / f"{name}.md").is_file()]
 
 
 def verdict(row: compare.Row) -> str:

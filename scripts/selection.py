@@ -32,7 +32,7 @@ def select(command: str, description: str | None, argv: Sequence[str] | None, ou
     """Reads the command line; exits with 2 and one line that names the valid values when it is wrong.
 
     Args:
-        command: figures, compare or status.
+        command: figures, tables, compare or status.
         out: default output folder, below the results folder.
     """
     parser = argparse.ArgumentParser(prog=f"python -m scripts.{command}", description=description)
