@@ -97,8 +97,8 @@ def test_the_fused_kernel_clamps_alike(case: dict[str, Any]) -> None:
     layer = layer_of("lstm", INPUTS, H, gate_clip=CLIP, **case)
     x, weight = random(T, B, INPUTS, dtype=torch.float32), random(T, B, H, dtype=torch.float32, seed=5)
     h, c = (part[0] for part in states(layer, B, dtype=torch.float32))
-    exactly: list[Any] = [t.double() for t in (x, h, c, weight)]
-    wanted = by_hand(parameters_of(layer.cells[0]), *exactly, clip=CLIP)
+    exactly: Any = tuple(t.double() for t in (x, h, c, weight))
+    wanted = by_hand(parameters_of(layer.cells[0]), *exactly, CLIP)
     exact = of_the_layer(with_kernel(layer, "reference").double(), *exactly)
     found = of_the_layer(layer, x, h, c, weight)
     assert max(apart(exact, wanted).values()) < 1e-12
