@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from experiments.analysis import style
 from experiments.analysis.collect import FINISHED, Run, tidy
@@ -127,6 +127,10 @@ def _draw_panel(ax: Axes, panel: Mapping[str, Any], group: Group) -> tuple[list[
     ax.margins(x=0.02)
     if panel["xscale"] == "log":
         ax.set_xscale("log")
+        # 0.5, 1, 2, 5, 10: an axis of little more than a decade would otherwise label every tick, one over the other
+        ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        ax.xaxis.set_minor_formatter(NullFormatter())
     else:
         ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     if not by_norm:
