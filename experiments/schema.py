@@ -23,6 +23,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments.machine import cores
+from experiments.optim import ADAMS, CLIPS
 from models.kernels import KERNELS
 from models.norm import CONSTANTS, Norm
 
@@ -76,8 +77,10 @@ class TrainConfig:
     beta1: float = MISSING
     beta2: float = MISSING
     adam_eps: float = MISSING
-    clip: float | None = MISSING  # global gradient norm; null: no clipping
+    clip: float | None = MISSING  # gradient norm, in the form clip_form; null: no clipping
     checkpoint_seconds: float = MISSING  # at most this much work is lost; changes no number
+    adam: str = "standard"  # standard | authors: see experiments.optim
+    clip_form: str = "global"  # global | per_tensor
 
 
 @dataclass
@@ -88,6 +91,13 @@ class LoggerConfig:
     project: str | None = None
     entity: str | None = None
     mode: str = "auto"  # auto | online | offline
+
+
+@dataclass
+class DataConfig:
+    """``data.*``: how files are read. Whatever changes the examples shows in the data's fingerprint."""
+
+    skip_bad: bool = False  # leave out and count what cannot be used, where a data set has such; else stop
 
 
 @dataclass
@@ -108,11 +118,13 @@ class Config:
     profile: str = MISSING
     device: str = MISSING  # auto | cpu | cuda | mps
     threads: int = MISSING  # torch threads; 0: cores / jobs
-    kernel: str = MISSING  # of recurrent layers: auto | reference | fused
+    kernel: str = "auto"  # of recurrent layers: auto | reference | fused
     fail_fast: bool = MISSING
     logger: LoggerConfig = field(default_factory=LoggerConfig)
+    data: DataConfig = field(default_factory=DataConfig)
     paths: PathsConfig = field(default_factory=PathsConfig)
     figure: Any = None  # what an experiment file draws; read by the analysis, not by training
+    table: Any = None  # and what it tabulates
 
     @property
     def results(self) -> Path:
@@ -223,6 +235,7 @@ def known_keys(task: str) -> set[str]:
         ("train", TrainConfig),
         ("norm", NormConfig),
         ("logger", LoggerConfig),
+        ("data", DataConfig),
         ("paths", PathsConfig),
     ):
         keys |= {f"{part}.{f.name}" for f in dataclasses.fields(schema)}
@@ -230,11 +243,11 @@ def known_keys(task: str) -> set[str]:
 
 
 def _leaves(raw: DictConfig) -> list[str]:
-    """Dotted names of a configuration's keys, one level deep; ``figure`` is the analysis' own."""
+    """Dotted names of a configuration's keys, one level deep; ``figure`` and ``table`` are the analysis' own."""
     keys = []
     for key in raw:
         node = raw._get_node(key)
-        if isinstance(node, DictConfig) and not node._is_none() and key != "figure":
+        if isinstance(node, DictConfig) and not node._is_none() and key not in ("figure", "table"):
             keys += [f"{key!s}.{child!s}" for child in node]
         else:
             keys.append(str(key))
@@ -260,6 +273,9 @@ def _check_train(train: TrainConfig) -> None:
             raise ConfigError(f"train.{name}={getattr(train, name)} must lie in [0, 1)")
     if train.clip is not None and not train.clip > 0:
         raise ConfigError(f"train.clip={train.clip} must be above 0, or null for no clipping")
+    for name, known in (("adam", ADAMS), ("clip_form", CLIPS)):
+        if getattr(train, name) not in known:
+            raise ConfigError(f"train.{name}={getattr(train, name)} is unknown: use {' or '.join(known)}")
     if train.budget_unit not in ("epochs", "steps"):
         raise ConfigError(f"train.budget_unit={train.budget_unit} is unknown: use epochs or steps")
 

@@ -114,7 +114,9 @@ class Attention(nn.Module):
 
     def glimpse(self, window_B5: Tensor, image_BAA: Tensor, canvas_BAA: Tensor) -> Tensor:
         """``read`` of the image and its error, image - sigmoid(canvas), through ``window_B5``."""
-        if choose(self.kernel, canvas_BAA):
+        if not image_BAA.requires_grad and choose(
+            self.kernel, canvas_BAA
+        ):  # the fused one has no gradient of the image
             return fused.window_read(window_B5, image_BAA, canvas_BAA, self._grid())
         return self.read(self(window_B5), image_BAA, canvas_BAA.sigmoid())
 
@@ -125,7 +127,7 @@ class Attention(nn.Module):
         return self.write(self(window_B5), canvas_BAA, patch_BP)
 
     def _grid(self) -> Any:
-        return fused.window_grid(self.filters, self.slope, self.origin, self.spacing, ROW_SUM_EPS)
+        return fused.window_grid(self.filters, self.image_size, self.slope, self.origin, self.spacing, ROW_SUM_EPS)
 
     def box(self, window_B5: Tensor) -> Box:
         """The window's place and size in the image."""

@@ -20,6 +20,7 @@ Shapes: T time, B batch, I inputs, H units, G gates x units (4H or 3H).
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
@@ -79,6 +80,9 @@ class _Cell(nn.Module):
         from models.kernels import check_kernel  # it knows cells
 
         self.input_size, self.hidden_size = input_size, hidden_size
+        known = [switch.name for switch in dataclasses.fields(Variant)]
+        if unknown := [name for name in switches if name not in known]:
+            raise TypeError(f"unknown argument {unknown[0]}; the switches are {', '.join(known)}")
         self.variant = Variant(**switches).resolved(self.kind)
         norm, sites, mode, given = self.variant
         features = self.gates * hidden_size
@@ -191,7 +195,8 @@ class LSTMCell(_Cell):
     def begin(self, steps: int, batch: int) -> LSTMSteps | fused.LSTMSteps:
         """A time loop of at most ``steps`` steps on ``batch`` cases: call the result with the input and the state.
 
-        The fused kernel is used where it can be; ``kernel`` decides.
+        ``initial`` gives the first state. A loop serves one backward pass: begin anew for the next one. The fused
+        kernel runs where it can (``kernel`` decides); its gradients cannot be differentiated again.
         """
         from models.kernels import fused, select  # they know cells
 
@@ -212,7 +217,7 @@ class LSTMSteps:
         moment = Moment(self.step.taken)
         parts = self.step.check(x_BI, state)
         x_BI = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-        return self.cell.advance(self.cell.project(x_BI, self.weights), state, self.weights, moment)
+        return self.cell.advance(self.cell.project(x_BI, self.weights), State(*state), self.weights, moment)
 
 
 class GRUCell(_Cell):

@@ -36,13 +36,15 @@ def check_lengths(lengths_B: Tensor, x_TBI: Tensor) -> Tensor | None:
     least, most = int(lengths_B.min()), int(lengths_B.max())
     if least < 1 or most > steps:
         raise ValueError(f"lengths from {least} to {most} must lie in 1…{steps}, the number of time steps")
-    return None if least == steps else lengths_B.long()
+    return None if least == steps else lengths_B.long().contiguous()
 
 
 class Step:
     """Checks what each step of a time loop is given: ``steps`` at most, of ``batch`` cases each."""
 
     def __init__(self, cell: Any, steps: int, batch: int) -> None:
+        if min(steps, batch) < 1:
+            raise ValueError(f"begin(steps={steps}, batch={batch}): both must be 1 or more")
         self.like, self.steps, self.batch, self.taken = next(cell.parameters()), steps, batch, 0
         self.inputs, self.state = cell.input_size, (batch, cell.hidden_size)
 

@@ -50,7 +50,7 @@ class _Layers(nn.Module):
         if num_layers < 1:
             raise ValueError(f"num_layers={num_layers} must be 1 or more")
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
-        self.batch_first, self.directions = batch_first, 2 if bidirectional else 1
+        self.batch_first, self.bidirectional, self.directions = batch_first, bidirectional, 2 if bidirectional else 1
         self.cells = nn.ModuleList(
             self.cell(
                 input_size if layer == 0 else self.directions * hidden_size,
@@ -63,6 +63,22 @@ class _Layers(nn.Module):
             for layer in range(num_layers)
             for _ in range(self.directions)
         )
+
+    def load_torch(self, layer: nn.RNNBase) -> None:
+        """Copies the weights of a ``torch.nn.LSTM`` or ``torch.nn.GRU`` into layers without a norm, bias_mode torch.
+
+        Raises:
+            ValueError: sizes or biases differ.
+        """
+        for cell, theirs in zip(self.cells, layer.all_weights, strict=True):
+            ours = [getattr(cell, name) for name in ("weight_ih", "weight_hh", "bias", "bias_hh")]
+            ours = [parameter for parameter in ours if parameter is not None]
+            if [p.shape for p in ours] != [p.shape for p in theirs]:
+                shapes = [[tuple(p.shape) for p in parameters] for parameters in (theirs, ours)]
+                raise ValueError(f"weights of shapes {shapes[0]} do not fit those of this layer, {shapes[1]}")
+            with torch.no_grad():
+                for to, source in zip(ours, theirs, strict=True):
+                    to.copy_(source)
 
     def _run(self, x: Tensor, states: list[Any] | None, lengths: Tensor | None) -> tuple[Tensor, list[Any]]:
         """All layers; ``states``: one of each cell (``State``, or h alone). Returns the output and the last states."""
@@ -142,7 +158,7 @@ class LSTM(_Layers):
         batch = self._check(x)
         states = None
         if state is not None:
-            if not isinstance(state, tuple) or len(state) != 2:
+            if not isinstance(state, (tuple, list)) or len(state) != 2:
                 raise ValueError("the initial state of an LSTM must be a pair (h, c)")
             h_LBH, c_LBH = (self._state(name, part, batch) for name, part in zip("hc", state, strict=True))
             states = [State(h, c) for h, c in zip(h_LBH, c_LBH, strict=True)]

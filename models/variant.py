@@ -32,12 +32,12 @@ class Variant:
     """The switches of a cell; ``None`` stands for the default of the norm.
 
     Attributes:
-        norm: none, bn, wn, ln (or its name, with the literature's constants).
+        norm: ``none``, ``bn``, ``wn``, ``ln``, with the literature's constants; or a ``models.norm.Norm`` with others.
         sites: where the norm acts: ``gates+cell``, ``gates``, ``cell`` (LSTM), ``gates`` (GRU).
         joint: one norm of W x + U h instead of one for each.
         per_gate: LN gate by gate instead of over the stacked gates.
         bias: False leaves out every bias, those of the norms too.
-        bias_mode: see the table at the top.
+        bias_mode: which biases there are; see the table of bias modes.
         initial_state: ``zeros``; ``learned`` (parameters that start at 0); ``learned_h``: the LSTM's h only.
         max_steps: BN: time steps with statistics of their own.
         evaluation: BN: ``population`` or ``batch`` statistics in eval mode.

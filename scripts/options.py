@@ -12,6 +12,7 @@ import ast
 import difflib
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, TypeVar
@@ -31,6 +32,9 @@ NAMES = {
     "LOGGER": "local or wandb",
     "DEVICE": "auto, cpu, cuda or mps",
     "FAIL_FAST": "1: start no further cell once one has failed",
+    "TEXT": "sample: what to write",
+    "BIAS": "sample: how neatly, from 0 (as the model would) up (default 1)",
+    "QUERY": "demo: what to ask the trained model",
 }
 # What each command does with TASK: "one" by name, "many" takes `all` as well, "any" means all when not given.
 COMMANDS = {
@@ -38,17 +42,21 @@ COMMANDS = {
     "reproduce": "many",
     "sweep": "one",
     "figures": "any",
+    "tables": "any",
     "compare": "any",
     "status": "any",
     "estimate": "one",
     "bench": "one",
+    "demo": "one",
+    "sample": "one",
 }
+SAMPLED = ("handwriting",)  # tasks that ``sample`` knows
 
-# Results that need neither data nor runs, and which variables they take: `make reproduce` alone makes them.
-ANALYSES = {"invariances": ("SEEDS",)}
+# What needs neither data nor runs: the one command that makes it, and the variables it takes there besides TASK.
+ANALYSES: dict[str, tuple[str, tuple[str, ...]]] = {"invariances": ("reproduce", ("SEEDS",)), "rnn": ("bench", ())}
 
 PROFILES = {"bench": "paper"}
-NO_PROFILE = ("data", "figures", "compare", "status")
+NO_PROFILE = ("data", "figures", "compare", "status", "sample")
 
 
 class OptionError(ValueError):
@@ -57,7 +65,10 @@ class OptionError(ValueError):
 
 @dataclass(frozen=True)
 class Options:
-    """Checked variables. ``None`` for norms, seeds and batches means: what ``NAMES`` says."""
+    """Checked variables. ``None`` for norms, seeds and batches means: what ``NAMES`` says.
+
+    ``given`` has the words as they were given, without those left out.
+    """
 
     tasks: tuple[str, ...]
     analyses: tuple[str, ...]
@@ -69,6 +80,10 @@ class Options:
     logger: str
     device: str
     fail_fast: bool
+    text: str | None
+    bias: float
+    query: str
+    given: Mapping[str, str]
 
     @property
     def task(self) -> str:
@@ -116,6 +131,10 @@ def parse(command: str, words: list[str], about: str | None = None) -> Options:
         logger=_choice("LOGGER", given.get("LOGGER", "local"), stems("logger")),
         device=_device(given.get("DEVICE", "auto")),
         fail_fast=_choice("FAIL_FAST", given.get("FAIL_FAST", "0"), ["0", "1"]) == "1",
+        text=given.get("TEXT") if command != "sample" else _text(tasks, given.get("TEXT")),
+        bias=_bias(given.get("BIAS", "1")),
+        given=given,
+        query=_query(command, given.get("QUERY")),
     )
 
 
@@ -172,7 +191,7 @@ def _check_results() -> None:
 def _tasks(command: str, value: str | None) -> tuple[str, ...]:
     known = stems("task")
     mode = COMMANDS[command]
-    valid = known + list(ANALYSES) * (command == "reproduce") + ["all"] * (mode != "one")
+    valid = known + _analyses_of(command) + ["all"] * (mode != "one")
     if value is None and mode != "any":
         raise OptionError(f"TASK is missing; choose from: {', '.join(valid)}")
     if value is None or (value == "all" and mode != "one"):
@@ -180,15 +199,21 @@ def _tasks(command: str, value: str | None) -> tuple[str, ...]:
     return (_choice("TASK", value, valid),)
 
 
+def _analyses_of(command: str) -> list[str]:
+    return [name for name, (its_command, _) in ANALYSES.items() if its_command == command]
+
+
 def _analyses(command: str, given: dict[str, str]) -> tuple[str, ...]:
     name = given.get("TASK", "")
     if name not in ANALYSES:
-        return tuple(ANALYSES) if name == "all" and command == "reproduce" else ()
-    if command != "reproduce":
-        raise OptionError(f"TASK={name} has neither data nor runs; use make reproduce TASK={name}")
-    if idle := [word for word in given if word not in ("TASK", *ANALYSES[name])]:
-        taken = ", ".join(ANALYSES[name])
-        raise OptionError(f"{idle[0]}={given[idle[0]]} does nothing with TASK={name}, which takes only {taken}")
+        return tuple(_analyses_of(command)) if name == "all" and COMMANDS[command] != "one" else ()
+    its_command, variables = ANALYSES[name]
+    if command != its_command:
+        raise OptionError(f"TASK={name} has neither data nor runs; use make {its_command} TASK={name}")
+    if idle := [word for word in given if word not in ("TASK", *variables)]:
+        taken = ", ".join(variables) or "no other variable"
+        only = "only " * bool(variables)
+        raise OptionError(f"{idle[0]}={given[idle[0]]} does nothing with TASK={name}, which takes {only}{taken}")
     return (name,)
 
 
@@ -226,6 +251,12 @@ def _integers(name: str, value: str | None, least: int) -> tuple[int, ...] | Non
     return _unique(name, tuple(int(item) for item in items))
 
 
+def _query(command: str, value: str | None) -> str:
+    if command == "demo" and value is None:
+        raise OptionError('QUERY is missing; give a sentence, such as QUERY="a red seven"')
+    return value or ""
+
+
 def _unique(name: str, values: tuple[T, ...]) -> tuple[T, ...]:
     if len(set(values)) < len(values):
         raise OptionError(f"{name}={','.join(map(str, values))} names a value twice")
@@ -238,6 +269,24 @@ def _jobs(value: str) -> int | None:
     if not (value.isascii() and value.isdecimal() and int(value) >= 1):
         raise OptionError(f"JOBS={value} is neither auto nor a whole number from 1 up")
     return int(value)
+
+
+def _text(tasks: tuple[str, ...], value: str | None) -> str:
+    if tasks[0] not in SAMPLED:
+        raise OptionError(f"TASK={tasks[0]} writes no text; choose from: {', '.join(SAMPLED)}")
+    if value is None:
+        raise OptionError('TEXT is missing or empty; give what to write, such as TEXT="layer norm"')
+    return value
+
+
+def _bias(value: str) -> float:
+    try:
+        bias = float(value)
+    except ValueError:
+        bias = -1.0
+    if not 0 <= bias <= 20:  # a larger one makes every sigma vanish
+        raise OptionError(f"BIAS={value} must be a number from 0 to 20")
+    return bias
 
 
 def _device(value: str) -> str:

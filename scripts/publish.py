@@ -1,6 +1,6 @@
 """Copies finished runs into ``results/published/``: their logs and metrics, never their checkpoints.
 
-The figures of all published runs are drawn anew beside them, and what ``make bench`` measured is copied too.
+The figures and tables of all published runs are made anew beside them, and what ``make bench`` measured is copied too.
 
     python -m scripts.publish                      # every finished run of results/runs
     python -m scripts.publish --task draw --profile small
@@ -20,7 +20,7 @@ from experiments.analysis.collect import Unreadable, read_run, results_dir
 from experiments.analysis.output import short_path
 from experiments.cli import guarded
 from experiments.runs import FINISHED, effective_state, read_json
-from scripts import figures
+from scripts import figures, tables
 
 FILES = ("config.yaml", "meta.json", "metrics.jsonl", "status.json")
 
@@ -67,12 +67,14 @@ def main() -> int:
             published += 1
     print(f"{published} runs published in {short_path(options.out)}")
     for bench in sorted(options.runs.parent.glob("bench/*.json")):
-        if not (read_json(bench).get("git") or {}).get("dirty", True):
+        about = bench.with_suffix(".meta.json")  # beside a file that is rows alone
+        if not (read_json(about if about.exists() else bench).get("git") or {}).get("dirty", True):
             (options.out / "bench").mkdir(parents=True, exist_ok=True)
             shutil.copyfile(bench, options.out / "bench" / bench.name)
     if published:
         own = ["--runs", str(options.out / ".none"), "--published", str(options.out)]
         figures.main([*own, "--out", str(options.out / "figures")])
+        tables.main([*own, "--out", str(options.out / "tables")])
     return int(refused > 0 or published == 0)
 
 

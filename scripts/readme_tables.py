@@ -8,6 +8,8 @@ Results and costs come from the published runs only, so that the README says the
 
 from __future__ import annotations
 
+import inspect
+import json
 import re
 import statistics
 import sys
@@ -21,13 +23,16 @@ from experiments.analysis import compare, report
 from experiments.analysis.collect import Collection, Run, collect
 from experiments.analysis.groups import experiment_groups
 from experiments.cli import guarded
-from experiments.grid import cells, experiment_names, load_figure
+from experiments.grid import cells, experiment_names, load_figure, load_table
 from experiments.runs import read_json
 from experiments.schema import CONFIGS, ROOT
 from experiments.tasks import TASKS
+from models import variant
+from scripts import bench_rnn
 
 README = ROOT / "README.md"
 PUBLISHED = ROOT / "results" / "published"
+BY_NORM = ("sites", "bias_mode")  # switches whose default depends on the norm
 
 
 def published() -> Collection:
@@ -82,7 +87,16 @@ def results() -> str:
             parts.append(f"**{report.heading(rows, task)}** (`{command}`)")
             parts += figures(task, group.profile, group.label)
             parts.append(table(["", "paper", "ours: median [range]", "seeds", "verdict"], body))
+        parts += [
+            f"[{path.stem}]({path.relative_to(ROOT)}): the paper's rows and ours side by side" for path in tables(task)
+        ]
     return "\n\n".join(parts) or "No runs are published yet."
+
+
+def tables(task: str) -> list[Path]:
+    """Published tables of a task."""
+    names = [block["name"] for experiment in experiment_names(task) if (block := load_table(experiment)) is not None]
+    return [path for name in names if (path := PUBLISHED / "tables" / f"{name}.md").is_file()]
 
 
 def verdict(row: compare.Row) -> str:
@@ -129,17 +143,56 @@ def costs() -> str:
 def benches() -> str:
     """One training step at paper sizes: each norm's, and what its parts take alone."""
     rows = []
-    for path in sorted((PUBLISHED / "bench").glob("*.json")):
+    for path in sorted(path for path in (PUBLISHED / "bench").glob("*.json") if path.stem in TASKS):
         report_ = read_json(path)
         machine = f"{report_['hardware']['cpu']}, {report_['device']}"
         for batch in report_["batches"]:
             parts = {f"whole step, `{norm}`": row["ms_per_step"] for norm, row in batch["norms"].items()}
+            parts |= {
+                f"whole step, `{norm}`, `kernel=reference`": row["reference_ms"]
+                for norm, row in batch["norms"].items()
+                if "reference_ms" in row
+            }
             parts |= {f"{part} alone": batch[part]["ms"] for part in ("products", "optimizer")}
             for part, ms in parts.items():
                 where = f"{machine}, {batch['threads']} thread{'s' * (batch['threads'] > 1)}"
                 rows.append([f"`{report_['task']}`", str(batch["batch_size"]), part, f"{ms:.2f}", where])
     head = ["task", "batch", "what", "ms (median)", "on"]
     return table(head, rows) if rows else "Nothing is published yet."
+
+
+def recurrent() -> str:
+    """One layer, forward and backward, at each published shape: ``make bench TASK=rnn``."""
+    path = PUBLISHED / "bench" / "rnn.json"
+    if not path.exists():
+        return "Nothing is published yet."
+    about = read_json(path.with_suffix(".meta.json"))
+    found = json.loads(path.read_text(encoding="utf-8"))
+    others = [name for name in dict.fromkeys(row["candidate"] for row in found) if name != "builtin"]
+    body = []
+    for layer in dict.fromkeys(row["layer"] for row in found):
+        by_name = {row["candidate"]: row for row in found if row["layer"] == layer}
+        ratios = [f"{by_name[name]['ratio']:.2f}" if name in by_name else "-" for name in others]
+        shape = ", ".join(map(str, by_name["builtin"]["shape"]))
+        body.append([layer, shape, f"{by_name['builtin']['ms']:.0f}", *ratios])
+    rounds = {name: len(taken) for layer in about["all_ms"].values() for name, taken in layer.items()}
+    fewer = ", ".join(f"`{name}` {count}" for name, count in rounds.items() if count < rounds["builtin"])
+    of = f"medians of {rounds['builtin']} rounds{f' ({fewer})' * bool(fewer)}"
+    head = ["layer", "T, B, inputs, H", "builtin, ms", *(f"`{name}`" for name in others)]
+    return f"{table(head, body)}\n\n{bench_rnn.header(about)}; {of}."
+
+
+def switches() -> str:
+    """The switches of a recurrent layer and its bias modes, as ``models.variant`` describes them."""
+    rows = []
+    (attributes,) = re.findall(r"Attributes:\n(.*)", inspect.getdoc(variant.Variant) or "", re.DOTALL)
+    for text in re.split(r"\n(?= {4}\w)", attributes.rstrip()):
+        name, about = text.strip().split(": ", 1)
+        default = inspect.signature(variant.Variant).parameters[name].default
+        about = re.sub(r"\s+", " ", about).replace("``", "`")
+        rows.append([f"`{name}`", "by norm" if name in BY_NORM else f"`{default}`", about])
+    modes = [line for line in (variant.__doc__ or "").splitlines() if line.startswith("|")]
+    return "\n\n".join([table(["switch", "default", "what"], rows), "Bias modes:", "\n".join(modes)])
 
 
 def glossary() -> str:
@@ -158,6 +211,8 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "costs": costs,
     "benches": benches,
     "glossary": glossary,
+    "recurrent": recurrent,
+    "switches": switches,
 }
 
 

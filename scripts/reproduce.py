@@ -25,12 +25,12 @@ from experiments.analysis.output import short_path
 from experiments.cell import run_folder
 from experiments.cli import guarded
 from experiments.compose import compose_cells
-from experiments.grid import cells, experiment_names
+from experiments.grid import cells, experiment_names, load_table
 from experiments.runs import FINISHED, effective_state, read_json
 from experiments.schema import Config, ConfigError
 from experiments.tasks import TASKS
 from experiments.tracker import Tracker
-from scripts import compare, figures, get_data, invariances
+from scripts import compare, figures, get_data, invariances, tables
 from scripts.options import Options, from_command_line
 from scripts.sweep import command, launch, values
 
@@ -100,10 +100,14 @@ def reproduce(task: str, experiments: Mapping[str, list[Config]], options: Optio
     # Which of its own cells are not finished it says at the end; others were not asked for.
     drawn, paths, remarks = captured(lambda: figures.main(words, tell_missing=False))
     compared, text, more = captured(lambda: compare.main(words, tell_missing=False))
-    for remark in dict.fromkeys([*remarks.splitlines(), *more.splitlines()]):  # both say what is wrong with a run
+    tabulated, pages_of_tables, most = 0, "", ""
+    if any(load_table(experiment) for experiment in experiments):
+        tabulated, pages_of_tables, most = captured(lambda: tables.main(words, tell_missing=False))
+    # All of them say what is wrong with a run.
+    for remark in dict.fromkeys([*remarks.splitlines(), *more.splitlines(), *most.splitlines()]):
         print(remark, file=sys.stderr)
-    code = max(code, drawn, compared)
-    made = paths.splitlines()
+    code = max(code, drawn, compared, tabulated)
+    made = [*paths.splitlines(), *pages_of_tables.splitlines()]
     table, _, pages = text.rpartition("\n\n")
     print(f"\n{table}\n" if table else "")
     made += pages.splitlines()
@@ -128,8 +132,8 @@ def captured(main: Callable[[], int]) -> tuple[int, str, str]:
 
 
 def snapshot(results: Path) -> dict[Path, int]:
-    """When each figure and comparison was last written."""
-    folders = (results / "figures", results / "compare")
+    """When each figure, table and comparison was last written."""
+    folders = (results / "figures", results / "tables", results / "compare")
     return {path: path.stat().st_mtime_ns for folder in folders for path in folder.rglob("*") if path.is_file()}
 
 

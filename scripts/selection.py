@@ -32,7 +32,7 @@ def select(command: str, description: str | None, argv: Sequence[str] | None, ou
     """Reads the command line; exits with 2 and one line that names the valid values when it is wrong.
 
     Args:
-        command: figures, compare or status.
+        command: figures, tables, compare or status.
         out: default output folder, below the results folder.
     """
     parser = argparse.ArgumentParser(prog=f"python -m scripts.{command}", description=description)
@@ -51,9 +51,7 @@ def select(command: str, description: str | None, argv: Sequence[str] | None, ou
     try:
         # Without a task, a profile that only some tasks have selects those.
         some = task == "all" and profile in known
-        tasks = options.parse(
-            command, [word for word in words if not (some and word.startswith("PROFILE="))]
-        ).tasks
+        tasks = options.parse(command, [word for word in words if not (some and word.startswith("PROFILE="))]).tasks
     except options.OptionError as error:
         options.fail(error)
     return Selection(tasks, profile, given.runs, given.published, given.out)

@@ -17,11 +17,15 @@ from data.mnist import FILES, IdxFile
 HANG = "hang"  # accepts the connection and never answers
 STALL = "stall"  # headers and half a body, then silence
 CUT = "cut"  # half a body, then the connection closes
+NO_RANGES = "no ranges"  # gives the whole body whatever part is asked for
 
 
 @contextmanager
 def serve(content: dict[str, bytes], behaviour: str = "") -> Iterator[tuple[str, list[str]]]:
-    """Serves files by name; yields the base address and the list of paths asked for."""
+    """Serves files by name; yields the base address and the list of paths asked for.
+
+    A part of a file is given as its ``Range`` says, if it is of the version that ``If-Range`` names.
+    """
     asked: list[str] = []
     release = threading.Event()
 
@@ -35,7 +39,20 @@ def serve(content: dict[str, bytes], behaviour: str = "") -> Iterator[tuple[str,
             if body is None:
                 self.send_error(404)
                 return
-            self.send_response(200)
+            tag = f'"{hashlib.sha256(body).hexdigest()[:8]}"'
+            first, size = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").rstrip("-"), len(body)
+            part = self.headers.get("If-Range") == tag and behaviour != NO_RANGES
+            if part and int(first) >= size:
+                self.send_response(416)
+                self.send_header("Content-Range", f"bytes */{size}")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
+            self.send_response(206 if part else 200)
+            if part:
+                body = body[int(first) :]
+                self.send_header("Content-Range", f"bytes {first}-{size - 1}/{size}")
+            self.send_header("ETag", tag)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             if behaviour in (CUT, STALL):

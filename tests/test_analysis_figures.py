@@ -248,6 +248,16 @@ def test_four_panels_share_the_axis_of_a_metric(tmp_path: Path) -> None:
     ]
 
 
+def test_an_axis_may_be_logarithmic_in_units_of_its_own(tmp_path: Path) -> None:
+    group = group_of(tmp_path, {("ln", seed): [5.0, 4.0, 3.0] for seed in range(3)})
+    spec = {**FIGURE, "x": "step", "xscale": "log", "xunit": 5, "xlabel": "updates × 5"}
+    (ax,), _ = drawn(group, spec)
+    assert ax.get_xscale() == "log" and ax.get_xlabel() == "updates × 5"
+    assert all(line.get_xdata().tolist() == [2, 4, 6] for line in ax.lines), "steps 10, 20, 30"
+    (ax,), _ = drawn(group)
+    assert ax.get_xscale() == "linear" and ax.get_xlabel() == "epoch"
+
+
 def test_empty_panel_says_so(tmp_path: Path) -> None:
     spec = {**FIGURE, "panels": [*FIGURE["panels"], {**FIGURE["panels"][0], "metric": "kl"}]}
     axes, _ = drawn(group_of(tmp_path, {("ln", 0): [9.0]}), spec)

@@ -19,7 +19,7 @@ import pytest
 import torchvision
 from dataserver import CUT, HANG, packed, serve, tiny_mnist
 
-from data import fetch, mnist, mnist_wheel
+from data import fetch, mnist, mnist_wheel, wheel
 from data.fetch import DataError, FetchError
 from data.idx import encode_idx, read_idx
 from data.mnist import load_mnist
@@ -260,7 +260,7 @@ def test_every_pixel_survives_the_scaling() -> None:
 
 def test_pip_without_a_registry_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    monkeypatch.setattr(mnist_wheel, "_registry_answers", lambda: False)
+    monkeypatch.setattr(wheel, "_registry_answers", lambda: False)
     for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")

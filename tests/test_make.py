@@ -13,7 +13,7 @@ from experiments.tasks import TASKS
 from scripts import options
 from tests.commands import ROOT, TASK_NAMES, make, run
 
-TARGETS = "setup data reproduce sweep figures compare status estimate bench test lint clean".split()
+TARGETS = "setup data reproduce sweep figures tables compare status estimate bench demo sample test lint clean".split()
 
 
 def test_help_has_one_line_for_each_target_and_the_variables() -> None:
@@ -47,6 +47,12 @@ WRONG = [
     ("sweep TASK=draw FAIL_FAST=yes", "FAIL_FAST=yes is unknown; choose from: 0, 1"),
     ("status PROFILE=huge", "PROFILE=huge is unknown"),
     ("sweep TASK=invariances", "TASK=invariances has neither data nor runs; use make reproduce TASK=invariances"),
+    ("reproduce TASK=rnn", "TASK=rnn has neither data nor runs; use make bench TASK=rnn"),
+    ("estimate TASK=rnn", "use make bench TASK=rnn"),
+    ("bench TASK=invariances", "use make reproduce TASK=invariances"),
+    ("bench", f"TASK is missing; choose from: {TASK_NAMES}, rnn"),
+    ("bench TASK=rnn PROFILE=small", "PROFILE=small does nothing with TASK=rnn, which takes no other variable"),
+    ("bench TASK=rnn NORM=ln", "NORM=ln does nothing with TASK=rnn"),
     ("figures TASK=invariances", "use make reproduce TASK=invariances"),
     ("reproduce TASK=invariants", f"(did you mean invariances?); choose from: {TASK_NAMES}, invariances, all"),
     ("reproduce TASK=invariances PROFILE=smoke", "PROFILE=smoke does nothing with TASK=invariances, which"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 from experiments.compose import compose_cells
 from experiments.tasks import TASKS
-from scripts import bench, measure
+from scripts import bench, measure, timing
 from tests.commands import make
 
 CPU = torch.device("cpu")
@@ -30,7 +31,7 @@ def test_the_floor_holds_every_product_of_a_step() -> None:
 
 def test_products_keep_their_layout() -> None:
     x_NM = torch.randn(5, 3)
-    with bench.Recorder() as recorder:
+    with timing.Recorder() as recorder:
         torch.randn(4, 5) @ x_NM
         torch.randn(4, 3) @ x_NM.T
         torch.addmm(torch.zeros(3), torch.randn(4, 5), x_NM)
@@ -38,7 +39,7 @@ def test_products_keep_their_layout() -> None:
     assert [(tuple(a.shape), tuple(b.shape)) for a, b in recorder.found] == [
         ((4, 5), (5, 3)), ((4, 3), (3, 5)), ((4, 5), (5, 3)), ((2, 4, 5), (2, 5, 3))
     ]  # fmt: skip
-    floor = bench.Floor(recorder.found, CPU)
+    floor = timing.Floor(recorder.found, CPU)
     assert floor.calls[1][2].stride() == (1, 3), "a transposed factor stays one"
     assert floor.gflop == pytest.approx(2 * (4 * 5 * 3 * 3 + 2 * 4 * 5 * 3) / 1e9)
 
@@ -46,15 +47,42 @@ def test_products_keep_their_layout() -> None:
 def test_every_round_times_every_norm() -> None:
     order: list[str] = []
     timers = {name: (lambda name=name: order.append(name) or 1.0) for name in ("none", "ln", "products")}
-    seconds = bench.turns(timers)
-    assert {len(taken) for taken in seconds.values()} == {bench.MOST_ROUNDS}
+    seconds = timing.turns(timers)
+    assert {len(taken) for taken in seconds.values()} == {timing.MOST_ROUNDS}
     assert order[:6] == ["none", "ln", "products"] * 2, "they take turns"
 
 
 def test_a_short_call_fills_its_turn_and_its_first_call_does_not_count() -> None:
-    calls = iter([5 * bench.TURN_SECONDS, *([bench.TURN_SECONDS / 4] * 10_000)])
-    seconds = bench.turns({"long first": lambda: next(calls)})["long first"]
-    assert seconds == pytest.approx([bench.TURN_SECONDS / 4] * bench.MOST_ROUNDS)
+    calls = iter([5 * timing.TURN_SECONDS, *([timing.TURN_SECONDS / 4] * 10_000)])
+    seconds = timing.turns({"long first": lambda: next(calls)})["long first"]
+    assert seconds == pytest.approx([timing.TURN_SECONDS / 4] * timing.MOST_ROUNDS)
+
+
+def test_who_sits_out_rounds_takes_part_in_the_warm_up_and_the_first() -> None:
+    order: list[str] = []
+    timers = {name: (lambda name=name: order.append(name) or 1.0) for name in ("a", "b")}
+    seconds = timing.turns(timers, warm_up=1, seconds_at_least=0.0, every={"b": 3})
+    assert "".join(order) == "ab" + "abaaabaaab" and [len(taken) for taken in seconds.values()] == [7, 3]
+
+
+def test_the_floor_takes_the_faster_library_for_each_product() -> None:
+    def slow(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.01 * (len(a) == 4))
+        return out
+
+    def other(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.01 * (len(a) != 4))
+        return out
+
+    products = [(torch.randn(n, 5), torch.randn(5, 3)) for n in (4, 6, 4)]
+    floor = timing.Floor(products, CPU, by=[slow, other])
+    assert [call[0] for call in floor.calls] == [other, slow, other]
+
+
+@pytest.mark.parametrize("multiply", timing.libraries())
+def test_the_libraries_multiply_what_they_are_given(multiply: timing.Multiply) -> None:
+    a, b = torch.randn(7, 4).t(), torch.randn(5, 7).t()
+    torch.testing.assert_close(multiply(a, b, torch.empty(4, 5)), a @ b)
 
 
 def test_a_measurement_is_scaled_to_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     ("words", "said"),
     [
         (["TASK=draw", "BATCH=60000"], "train.batch_size=60000"),
-        (["TASK=all", "BATCH=1"], "train.batch_size=1 with norm=bn"),  # only the second task objects
+        (["TASK=all", "BATCH=1"], "train.batch_size=1"),  # not the first task, which is draw, but a later one objects
     ],
 )
 def test_what_cannot_work_is_said_before_any_work(

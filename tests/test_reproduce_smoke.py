@@ -66,6 +66,8 @@ def test_what_counts_as_touched(tmp_path: Path) -> None:
     "task, figure, words, cells, panels",
     [
         ("draw", "fig4_draw", ["SEEDS=0", "JOBS=2"], 3, {"1"}),
+        ("order_embeddings", "fig1_order_embeddings", ["SEEDS=0", "JOBS=2"], 2, {"1", "2", "3"}),
+        ("handwriting", "fig5_handwriting", ["SEEDS=0", "JOBS=2"], 2, {"1", "2"}),
         (
             "pi_mnist",
             "fig6_pi_mnist",

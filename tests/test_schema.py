@@ -23,6 +23,7 @@ from experiments.schema import (
     science,
 )
 from experiments.train import check
+from scripts.options import stems
 from tests.commands import NORM_NAMES, TASK_NAMES
 
 
@@ -175,7 +176,13 @@ BAD = [
     (["task=pi_mnist", "norm=none", "norm.eps=1"], "norm.eps=1.0 does nothing with norm=none"),
     (["task=pi_mnist", "norm=ln", "norm.eps=null"], "norm.eps=null: norm=ln needs a value"),
     (["task=pi_mnist", "logger=foo"], "logger=foo is unknown: use local, wandb"),
-    (["experiment=foo"], "experiment=foo is unknown: use fig4_draw, fig6_pi_mnist"),
+    (["task=draw", "train.adam=adamw"], "train.adam=adamw is unknown: use standard or authors"),
+    (["task=draw", "train.clip_form=value"], "train.clip_form=value is unknown: use global or per_tensor"),
+    (["task=handwriting", "data.skip_bad=perhaps"], "data.skip_bad=perhaps must be true or false"),
+    (["task=handwriting", "data.skipbad=true"], "unknown key data.skipbad; did you mean data.skip_bad?"),
+    (["task=handwriting", "task.clip=all"], "task.clip=all is unknown: use inputs or states or none"),
+    (["task=handwriting", "norm=bn"], "norm=bn is not supported by task handwriting: use none, wn, ln"),
+    (["experiment=foo"], f"experiment=foo is unknown: use {', '.join(stems('experiment'))}"),
     (["task=pi_mnist", "seed=0,1"], "add -m to run them all"),
     (["task=pi_mnist", "seed"], "seed sets nothing: write key=value"),
 ]

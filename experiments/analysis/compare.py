@@ -25,10 +25,11 @@ import yaml
 from experiments.analysis.changes import code_changed
 from experiments.analysis.collect import FINISHED, REPO, Run
 from experiments.analysis.groups import Group
-from experiments.analysis.measures import Race, agreement, final, median, minus, race, within
+from experiments.analysis.measures import Race, agreement, best, final, median, minus, race, speedup, within
 
 PAPER = REPO / "configs" / "paper"
 CLAIM_SEEDS = 3
+UNITS = {"time_to_best": "of the baseline's time"}
 Row = dict[str, Any]
 
 
@@ -91,7 +92,8 @@ def _measure(d: Mapping[str, Any], clock: str | None, others: Sequence[Mapping[s
         signs = []
         if "against" in d:
             rival = _seeds(group, d["against"], d["batch_size"])
-            printed = next(o for o in others if o["kind"] == "value" and o["norm"] == d["against"])["paper"]
+            same = (o for o in others if o["kind"] == "value" and o["metric"] == d["metric"])
+            printed = next(o["paper"] for o in same if o["norm"] == d["against"])
             order = math.copysign(1.0, d["paper"] - printed)
             signs = [order * minus(values[seed], end(rival[seed])) for seed in _shared(mine, rival)]
         return Measured(values, signs, list(mine.values()), d["norm"], {})
@@ -138,6 +140,18 @@ def _measure(d: Mapping[str, Any], clock: str | None, others: Sequence[Mapping[s
         used = [side[seed] for seed in races for side in (base, cand)]
         signs = [value - 1 for value in values.values()]
         return Measured(values, signs, used, f"{d['baseline']} and {d['candidate']}", details)
+    if d["kind"] == "time_to_best":
+        base, cand = (_seeds(group, d[side], d["batch_size"]) for side in ("baseline", "candidate"))
+        seeds, details = _shared(base, cand), {}
+        for seed in seeds:
+            for side, run in (("baseline", base[seed]), ("candidate", cand[seed])):
+                value, when = best(run.series(d["split"], d["metric"]), d["better"], clock or "step")
+                when = math.inf if run.state == "diverged" else when
+                details.setdefault(seed, {}).update({side: when, f"{side}_best": value})
+        values = {seed: speedup(x["candidate"], x["baseline"]) for seed, x in details.items()}
+        used = [side[seed] for seed in seeds for side in (base, cand)]
+        signs = [1 - value for value in values.values()]
+        return Measured(values, signs, used, f"{d['baseline']} and {d['candidate']}", details)
     raise ValueError(f"configs/paper: row {d['id']} has the unknown kind {d['kind']!r}")
 
 
@@ -163,7 +177,7 @@ def _row(d: Mapping[str, Any], clock: str | None, others: Sequence[Mapping[str, 
         "baseline": d.get("baseline"),
         "batch_size": batch,
         "clock": clock,
-        "unit": d.get("unit", "times as fast"),
+        "unit": d.get("unit", UNITS.get(d["kind"], "times as fast")),
         "paper": d["paper"],
         "ours": values,
         "seeds": seeds,
@@ -186,7 +200,7 @@ def _verdict(
 ) -> tuple[str, list[str]]:
     """Verdict and the clauses of its reason. The rules are at the top of this file."""
     n, paper = len(measured.values), d["paper"]
-    claim = d["kind"] in ("speed", "robustness")
+    claim = d["kind"] in ("speed", "robustness", "time_to_best")
     full = group.profile == "paper" and not group.stand_in
     limit = (
         f"stand-in data ({group.label}) give a direction only" if group.stand_in
@@ -239,6 +253,16 @@ def _remarks(d: Mapping[str, Any], clock: str | None, measured: Measured, group:
             f"{d['baseline']} has its best {d['split']} {d['metric']} ({target}) at {base} {unit}, "
             f"{d['candidate']} reaches it at {cand}"
         )
+    if d["kind"] == "time_to_best" and measured.details:
+        unit = "s" if clock == "train_seconds" else "steps"
+        own = [
+            f"{d[side]} has its best {d['split']} {d['metric']} ("
+            + " / ".join(_number(x[f"{side}_best"]) for _, x in sorted(measured.details.items()))
+            + ") at "
+            + " / ".join(_number(x[side]) for _, x in sorted(measured.details.items()))
+            for side in ("baseline", "candidate")
+        ]
+        remarks.append(f"{own[0]}, {own[1]} {unit}")
     diverged = sorted({f"{run.norm} batch {run.batch_size} seed {run.seed}" for run in measured.runs
                        if run.state == "diverged"})  # fmt: skip
     if diverged:

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from experiments.analysis import style
 from experiments.analysis.collect import FINISHED, Run, tidy
@@ -28,6 +28,7 @@ from experiments.analysis.output import write_whole
 FEW_SEEDS = 5  # below this every seed is shown
 FEW_POINTS = 12  # up to this many evaluations each is marked
 X_LABELS = {"epoch": "epoch", "step": "training step (updates)"}
+SHOWN = "shown"  # column: what a panel draws against
 NAMES = {"bn": "BN: batch", "wn": "WN: weight", "ln": "LN: layer"}
 Band = tuple[style.Look, pd.DataFrame]
 
@@ -85,7 +86,11 @@ def _panels(figure: Mapping[str, Any], group: Group) -> list[dict[str, Any]]:
 
     A panel without a batch size shows the experiment's own: runs of two batch sizes are not seeds of one another.
     """
-    panels = [{**panel, "batch_size": panel.get("batch_size") or group.batch_size} for panel in figure["panels"]]
+    axis = {"x": "epoch", "xlabel": None, "xunit": 1, "xscale": "linear"}
+    axis = {key: figure.get(key, usual) for key, usual in axis.items()}
+    panels = [
+        {**axis, **panel, "batch_size": panel.get("batch_size") or group.batch_size} for panel in figure["panels"]
+    ]
     shown = {panel["batch_size"] for panel in panels}
     more = sorted({run.batch_size for run in group.runs} - shown, reverse=True)
     if more and len(shown) == 1:  # now there is something to tell apart
@@ -97,28 +102,37 @@ def _panels(figure: Mapping[str, Any], group: Group) -> list[dict[str, Any]]:
 
 
 def _panel_runs(panel: Mapping[str, Any], group: Group) -> dict[str, list[tuple[Run, pd.DataFrame]]]:
-    """Runs of a panel by norm, with the rows it draws; runs that logged none of them are left out."""
+    """Runs of a panel by norm, with the rows it draws (``SHOWN``: in units of ``xunit``); runs without any left out."""
     chosen: dict[str, list[tuple[Run, pd.DataFrame]]] = {}
     for run in group.runs:
         if panel["batch_size"] != run.batch_size:
             continue
         rows = run.series(panel["split"], panel["metric"])
         if not rows.empty:
+            rows = rows.assign(**{SHOWN: rows[panel["x"]] / panel["xunit"]})
             chosen.setdefault(run.norm, []).append((run, rows))
     return dict(sorted(chosen.items(), key=lambda item: (list(style.LOOKS) + [item[0]]).index(item[0])))
 
 
-def _draw_panel(ax: Axes, panel: Mapping[str, Any], group: Group, x: str) -> tuple[list[Band], list[str]]:
+def _draw_panel(ax: Axes, panel: Mapping[str, Any], group: Group) -> tuple[list[Band], list[str]]:
     """Draws the lines of one panel; returns the bands still to draw, and remarks for the caption."""
     by_norm = _panel_runs(panel, group)
     bands: list[Band] = []
     remarks: list[str] = []
     if panel.get("yscale") == "log":
         ax.set_yscale("log", nonpositive="mask")
-    ax.set_xlabel(X_LABELS.get(x, x))
+    x = SHOWN
+    ax.set_xlabel(panel["xlabel"] or X_LABELS.get(panel["x"], panel["x"]))
     ax.set_ylabel(panel["ylabel"])
     ax.margins(x=0.02)
-    ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    if panel["xscale"] == "log":
+        ax.set_xscale("log")
+        # 0.5, 1, 2, 5, 10: an axis of little more than a decade would otherwise label every tick, one over the other
+        ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        ax.xaxis.set_minor_formatter(NullFormatter())
+    else:
+        ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     if not by_norm:
         ax.set_title(panel.get("title", ""))
         ax.text(0.5, 0.5, "no runs yet", transform=ax.transAxes, ha="center", va="center", color="0.5")
@@ -144,7 +158,8 @@ def _draw_panel(ax: Axes, panel: Mapping[str, Any], group: Group, x: str) -> tup
         ax.plot(middle[x], shown, color=look.color, ls=look.line, zorder=look.order + 1, label=label, **dot)
         reach = max(rows["step"].max() for _, rows in runs)
         if not diverged and (middle.empty or middle["step"].iloc[-1] < reach):
-            where = f"{x} {middle[x].iloc[-1]:.3g}" if len(middle) else "the start: no common step"
+            at = f"{panel['x']} {middle[x].iloc[-1] * panel['xunit']:.3g}" if len(middle) else None
+            where = at or "the start: no common step"
             remarks.append(f"{look.name}: seeds of unequal length, median cut at {where}")
     style.legend_above(ax, panel.get("title", ""))
     return bands, remarks + _cut(ax, panel, by_norm, bands, x, better_of(group.task, panel["metric"]))
@@ -185,9 +200,9 @@ def _cut(
     return [f"{panel['ylabel']}: {beyond} {words} {where} {sign * values.max():.4g}"]
 
 
-def _draw_panels(axes: Sequence[Axes], panels: Sequence[Mapping[str, Any]], group: Group, x: str) -> list[str]:
+def _draw_panels(axes: Sequence[Axes], panels: Sequence[Mapping[str, Any]], group: Group) -> list[str]:
     """Draws all panels; those of the same metric share their y-axis. Returns remarks for the caption."""
-    drawn = [_draw_panel(ax, panel, group, x) for ax, panel in zip(axes, panels, strict=True)]
+    drawn = [_draw_panel(ax, panel, group) for ax, panel in zip(axes, panels, strict=True)]
     shared: dict[tuple[str, ...], list[Axes]] = {}
     for ax, panel in zip(axes, panels, strict=True):
         if ax.lines:
@@ -200,7 +215,7 @@ def _draw_panels(axes: Sequence[Axes], panels: Sequence[Mapping[str, Any]], grou
         limit = ax.get_ylim()
         for look, middle in bands:  # now that the limits are known: an infinite edge is the edge of the panel
             low, high = (np.clip(middle[edge], *limit) for edge in ("low", "high"))
-            ax.fill_between(middle[x], low, high, color=look.color, alpha=0.13, lw=0, zorder=look.order - 2)
+            ax.fill_between(middle[SHOWN], low, high, color=look.color, alpha=0.13, lw=0, zorder=look.order - 2)
     return [remark for _, remarks in drawn for remark in remarks]
 
 
@@ -262,7 +277,6 @@ def draw(figure: Mapping[str, Any], group: Group) -> tuple[Figure, pd.DataFrame]
     Returns:
         the figure, and the tidy table of what it shows (``collect.COLUMNS`` after the panel's number).
     """
-    x = figure.get("x", "epoch")
     panels = _panels(figure, group)
     data = tidy(group.runs)
     parts = []
@@ -281,7 +295,7 @@ def draw(figure: Mapping[str, Any], group: Group) -> tuple[Figure, pd.DataFrame]
         def compose(remarks: Sequence[str]) -> tuple[Figure, list[str]]:
             caption = _caption(group, panels, remarks)
             canvas, axes = style.canvas(len(panels), figure["title"], subtitle, caption)
-            return canvas, _draw_panels(axes, panels, group, x)
+            return canvas, _draw_panels(axes, panels, group)
 
         canvas, remarks = compose([])
         if remarks:  # known only after drawing, but the height of the caption decides the layout

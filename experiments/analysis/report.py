@@ -51,6 +51,8 @@ def what(row: Mapping[str, Any]) -> str:
         first, second = row["batch_size"]
         return f"final {metric}, batch {second} minus {first}, {pair} [{row['unit']}]"
     clock = {"step": "steps", "train_seconds": "seconds"}[row["clock"]]
+    if row["kind"] == "time_to_best":
+        return f"{norm}'s time to its best {metric} as a share of the {base}'s, batch {row['batch_size']}, in {clock}"
     return f"speed-up of {norm} over {base}, {metric}, batch {row['batch_size']}, in {clock}"
 
 
@@ -73,10 +75,7 @@ def heading(rows: Sequence[Mapping[str, Any]], task: str) -> str:
 
 def commits(rows: Sequence[Mapping[str, Any]]) -> str:
     """All commits of the rows."""
-    return (
-        ", ".join(sorted({commit for row in rows if row["commit"] for commit in row["commit"].split(", ")}))
-        or "-"
-    )
+    return ", ".join(sorted({commit for row in rows if row["commit"] for commit in row["commit"].split(", ")})) or "-"
 
 
 def to_text(rows: Sequence[Mapping[str, Any]], task: str) -> str:
@@ -121,6 +120,7 @@ def to_markdown(rows: Sequence[Mapping[str, Any]], task: str, source: str) -> st
         f"Paper: {source}. Commit of the runs: {commits(rows)}.\n\n{body}\n\n"
         "Speed-up of A over B: time until B has its best value, divided by the time until A first reaches "
         "that value, same seed; 0 when A never does. `inf`: diverged or never reached; it takes part in the "
-        "median. Only profile `paper` on real data can give `matches`.\n\n"
+        "median. A share of the baseline's time: both until each has its own best "
+        "value. Only profile `paper` on real data can give `matches`.\n\n"
         f"Made by `python -m scripts.compare --task {task} --profile {rows[0]['profile']}`.\n"
     )

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from experiments.tasks.base import Task
 from experiments.tasks.draw import DrawTask
+from experiments.tasks.handwriting import HandwritingTask
+from experiments.tasks.order_embeddings import OrderEmbeddingsTask
 from experiments.tasks.pi_mnist import PiMnistTask
 
 _ALL: tuple[Task, ...] = (
+    OrderEmbeddingsTask(),
     DrawTask(),
+    HandwritingTask(),
     PiMnistTask(),
 )
 TASKS: dict[str, Task] = {task.name: task for task in _ALL}

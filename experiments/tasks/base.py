@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -121,4 +121,25 @@ class Task(Protocol):
 
     def plots(self, model: nn.Module, data: Any, cfg: Any, folder: Path, seed: int) -> list[Path]:
         """Pictures made once at the end of a run (samples, mistakes, …). Returns the files written."""
+        ...
+
+
+@runtime_checkable
+class FinalTest(Protocol):
+    """What a task has beside ``Task`` if the test set is for the selected weights only, once, at the end of a run.
+
+    Selected are the weights at the first evaluation that had the best value of ``select``.
+    """
+
+    def test(self, model: nn.Module, data: Any, cfg: Any, seed: int) -> list[Value]:
+        """The values on the test set, under the same rules as ``Task.evaluate``."""
+        ...
+
+
+@runtime_checkable
+class Demo(Protocol):
+    """What a task has beside ``Task`` if a trained model can be asked something (``make demo``)."""
+
+    def demo(self, model: nn.Module, data: Any, cfg: Any, query: str, folder: Path) -> tuple[list[str], list[Path]]:
+        """Answers ``query``: lines to print, and pictures written to ``folder``. Raises ``data.fetch.DataError``."""
         ...

@@ -174,6 +174,7 @@ class Read : public torch::autograd::Function<Read> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    refuse_second_derivative();
     const auto saved = ctx->get_saved_variables();
     const Tensor &window = saved[0], &image = saved[1], &canvas = saved[2], &out = saved[3];
     const WindowGrid grid = saved_grid(ctx);
@@ -232,12 +233,13 @@ class Read : public torch::autograd::Function<Read> {
   }
 
   static void save(AutogradContext* ctx, const WindowGrid& grid) {
-    ctx->saved_data["grid"] = std::vector<double>{static_cast<double>(grid.filters), grid.slope, grid.origin,
-                                                  grid.spacing, grid.row_sum_eps};
+    ctx->saved_data["grid"] = std::vector<double>{
+        static_cast<double>(grid.filters), static_cast<double>(grid.pixels), grid.slope, grid.origin, grid.spacing,
+        grid.row_sum_eps};
   }
   static WindowGrid saved_grid(AutogradContext* ctx) {
     const auto g = ctx->saved_data["grid"].toDoubleVector();
-    return {static_cast<int64_t>(g[0]), g[1], g[2], g[3], g[4]};
+    return {static_cast<int64_t>(g[0]), static_cast<int64_t>(g[1]), g[2], g[3], g[4], g[5]};
   }
 };
 
@@ -268,6 +270,7 @@ class Write : public torch::autograd::Function<Write> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    refuse_second_derivative();
     const auto saved = ctx->get_saved_variables();
     const Tensor &window = saved[0], &patch = saved[1], dcanvas = grads[0].contiguous();
     const WindowGrid grid = Read::saved_grid(ctx);
@@ -308,13 +311,23 @@ class Write : public torch::autograd::Function<Write> {
   }
 };
 
+void check(const char* name, const Tensor& given, at::IntArrayRef sizes) {
+  TORCH_CHECK_VALUE(given.sizes() == sizes && given.scalar_type() == at::kFloat && given.is_cpu(), name, " of shape ",
+                    given.sizes(), " must be ", sizes, ", float32 on the CPU");
+}
+
 }  // namespace
 
 Tensor window_read(const Tensor& window, const Tensor& image, const Tensor& canvas, const WindowGrid& grid) {
+  const int64_t B = canvas.size(0), A = grid.pixels;
+  check("window", window, {B, 5}), check("image", image, {B, A, A}), check("canvas", canvas, {B, A, A});
   return Read::apply(window.contiguous(), image.contiguous(), canvas.contiguous(), &grid);
 }
 
 Tensor window_write(const Tensor& window, const Tensor& canvas, const Tensor& patch, const WindowGrid& grid) {
+  const int64_t B = canvas.size(0), A = grid.pixels;
+  check("window", window, {B, 5}), check("canvas", canvas, {B, A, A});
+  check("patch", patch, {B, grid.filters * grid.filters});
   return Write::apply(window.contiguous(), canvas.contiguous(), patch.contiguous(), &grid);
 }
 

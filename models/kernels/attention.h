@@ -9,7 +9,7 @@ using at::Tensor;
 
 // The grid of filters: filter i of N has its mean at slope g + origin + stride offset_i, in pixels counted from 0.
 struct WindowGrid {
-  int64_t filters;
+  int64_t filters, pixels;  // N, A
   double slope, origin, spacing;  // offset_i = (i - (N-1)/2) spacing
   double row_sum_eps;
 };

@@ -4,6 +4,7 @@
 #include "attention.h"
 #include "gru.h"
 #include "lstm.h"
+#include "team.h"
 
 namespace {
 
@@ -29,6 +30,7 @@ ln::GruParameters gru_parameters(const at::Tensor& weight_ih, const std::optiona
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   using py::arg;
   const auto no_gil = py::call_guard<py::gil_scoped_release>();
+  m.def("team_works", &ln::team_works);
   py::class_<ln::LstmParameters>(m, "LstmParameters")
       .def(py::init(&lstm_parameters), arg("weight_ih"), arg("inner"), arg("weight_hh"), arg("gain_x"), arg("gain_r"),
            arg("bias"), arg("gain_c"), arg("bias_c"), arg("eps"), arg("per_gate"), arg("clip"));
@@ -47,7 +49,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     return ln::gru_sequence(x, p, h0, tensor(lengths));
   }, no_gil);
   py::class_<ln::WindowGrid>(m, "WindowGrid")
-      .def(py::init<int64_t, double, double, double, double>(), arg("filters"), arg("slope"), arg("origin"),
+      .def(py::init<int64_t, int64_t, double, double, double, double>(), arg("filters"), arg("pixels"), arg("slope"), arg("origin"),
            arg("spacing"), arg("row_sum_eps"));
   m.def("window_read", &ln::window_read, no_gil);
   m.def("window_write", &ln::window_write, no_gil);

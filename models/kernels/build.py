@@ -2,7 +2,7 @@
 
 The library's file name holds a hash of the sources, the compiler flags and the versions, so a stale one is never
 loaded. It is kept in ``$LN_KERNELS``, or else where PyTorch keeps extensions (``$TORCH_EXTENSIONS_DIR``, or the
-user's cache folder).
+user's cache folder), or else in the temporary folder.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ import functools
 import hashlib
 import importlib.util
 import os
+import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
+import tempfile
 import warnings
 from pathlib import Path
 from types import ModuleType
@@ -40,8 +43,11 @@ def extension() -> ModuleType | None:
     """The compiled module, built at the first call; ``None``, after one warning, where that fails."""
     global _why
     try:
-        return _load(_built())
-    except (OSError, RuntimeError, ImportError, subprocess.SubprocessError) as error:
+        module = _load(_built())
+        if not module.team_works():
+            raise RuntimeError("the compiler's OpenMP is not PyTorch's; set CXX to g++")
+        return module
+    except (OSError, RuntimeError, ImportError, ValueError, subprocess.SubprocessError) as error:
         _why = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         warnings.warn(
             f"the fused recurrent kernels could not be built, the slower reference runs instead: {_why}", stacklevel=2
@@ -57,78 +63,85 @@ def flags() -> list[str]:
     return ["-O3", "-fPIC", "-std=c++20", "-fno-math-errno", "-fno-trapping-math", *openmp, *vectors]
 
 
-def _folder() -> Path:
+def _folders() -> list[Path]:
+    """Where the library may be kept, the best place first."""
+    user = getattr(os, "getuid", lambda: 0)()
+    last = Path(tempfile.gettempdir()) / f"layer_norm_kernels_{user}"
     if given := os.environ.get("LN_KERNELS"):
-        return Path(given)
+        return [Path(given), last]
     if given := os.environ.get("TORCH_EXTENSIONS_DIR"):
-        return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torch_extensions"
-
-
-def _sources() -> list[Path]:
-    return sorted([*SOURCES.glob("*.cpp"), *SOURCES.glob("*.h")])
+        return [Path(given) / "layer_norm_kernels", last]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return [cache / "torch_extensions" / "layer_norm_kernels", last]
 
 
 def _built() -> Path:
     """The library, compiled if it is not there. One process at a time builds; the others wait for it."""
-    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
-    digest = hashlib.sha256(repr((flags(), torch.__version__, sys.version, compiler)).encode())
-    for path in _sources():
+    digest = hashlib.sha256(repr((flags(), torch.__version__, sys.version)).encode())
+    for path in sorted([*SOURCES.glob("*.cpp"), *SOURCES.glob("*.h")]):
         digest.update(path.name.encode() + path.read_bytes())
-    name = f"layer_norm_kernels_{digest.hexdigest()[:16]}"
-    folder = _folder() / "layer_norm_kernels"
-    library = folder / f"{name}.so"
-    if library.exists():
-        return library
-    if compiler is None:
-        raise RuntimeError("no C++ compiler found; install g++ or set CXX")
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "lock", "w") as lock:  # released by the system even if the process is killed
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not library.exists():
-            _compile(compiler, library)
-    return library
+    name = f"layer_norm_kernels_{digest.hexdigest()[:16]}.so"
+    for folder in _folders():
+        if (folder / name).exists() and _mine(folder):
+            return folder / name
+    for folder in _folders():
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = open(folder / "lock", "w")  # released by the system even if the process is killed
+        except OSError:
+            continue  # a read-only home, for one
+        with lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (folder / name).exists():
+                _compile(folder / name)
+            return folder / name
+    raise RuntimeError(f"no folder to keep them in: neither {' nor '.join(map(str, _folders()))} can be written")
 
 
-def _compile(compiler: str, library: Path) -> None:
+def _mine(folder: Path) -> bool:
+    """Whether nobody else could have put a library there: the temporary folder is everybody's."""
+    return not hasattr(os, "getuid") or folder.stat().st_uid == os.getuid()
+
+
+def _compile(library: Path) -> None:
+    """Compiles all sources side by side and links them. Raises ``RuntimeError`` with the first error."""
     from torch.utils.cpp_extension import include_paths, library_paths
 
+    compiler = shlex.split(os.environ.get("CXX", "")) or [shutil.which("g++") or shutil.which("c++") or ""]
+    if not compiler[0]:
+        raise RuntimeError("no C++ compiler found; install g++ or set CXX")
     print("building the fused recurrent kernels (once, under a minute)", file=sys.stderr, flush=True)
-    work = library.with_suffix(f".{os.getpid()}")
-    work.mkdir()
-    running: list[subprocess.Popen[str]] = []
+    for left in library.parent.glob("build-*"):  # of a build that was killed: the lock is ours now
+        shutil.rmtree(left, ignore_errors=True)
+    paths = [*include_paths(), sysconfig.get_paths()["include"]]
+    common = [*flags(), f"-DTORCH_EXTENSION_NAME={library.stem}", *(w for path in paths for w in ("-isystem", path))]
+    with tempfile.TemporaryDirectory(prefix="build-", dir=library.parent) as work:
+        objects = {source: f"{work}/{source.stem}.o" for source in sorted(SOURCES.glob("*.cpp"))}
+        _run([[*compiler, "-c", str(source), "-o", to, *common] for source, to in objects.items()])
+        searched = [word for path in library_paths() for word in (f"-L{path}", f"-Wl,-rpath,{path}")]
+        if sys.platform == "darwin":
+            searched += ["-undefined", "dynamic_lookup"]  # Python's own symbols
+        linked = ["-o", f"{work}/linked.so", *objects.values(), *searched]
+        _run([[*compiler, "-shared", *flags(), *linked, "-ltorch", "-ltorch_cpu", "-lc10", "-ltorch_python"]])
+        os.replace(f"{work}/linked.so", library)
+
+
+def _run(commands: list[list[str]]) -> None:
+    """Runs commands side by side. Raises ``RuntimeError`` with what the first to fail says."""
+    english = {**os.environ, "LC_ALL": "C"}
+    running = [
+        subprocess.Popen(words, stderr=subprocess.PIPE, text=True, errors="replace", env=english) for words in commands
+    ]
     try:
-        abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
-        paths = [word for path in [*include_paths(), _python_headers()] for word in ("-isystem", path)]
-        objects = []
-        for source in SOURCES.glob("*.cpp"):
-            objects.append(str(work / f"{source.stem}.o"))
-            words = [compiler, "-c", str(source), "-o", objects[-1], *flags(), abi, *paths]
-            words.append(f"-DTORCH_EXTENSION_NAME={library.stem}")
-            running.append(subprocess.Popen(words, stderr=subprocess.PIPE, text=True))
-        for process in running:
-            _, errors = process.communicate()
+        for words, process in zip(commands, running, strict=True):
+            _, said = process.communicate()
             if process.returncode:
-                silent = f"{compiler} ended with exit status {process.returncode} and said nothing"
-                raise RuntimeError(next((line for line in errors.splitlines() if "error" in line), errors or silent))
-        torch_libraries = [f"-L{path}" for path in library_paths()]
-        words = [compiler, "-shared", *objects, "-o", str(work / library.name), *flags(), *torch_libraries]
-        words += ["-ltorch", "-ltorch_cpu", "-lc10", "-ltorch_python"]
-        linked = subprocess.run(words, capture_output=True, text=True)
-        if linked.returncode:
-            raise RuntimeError(linked.stderr)
-        os.replace(work / library.name, library)
+                lines = [line for line in said.splitlines() if "error" in line] or said.splitlines()[-1:]
+                raise RuntimeError((lines or [f"{words[0]} ended with exit code {process.returncode}"])[0])
     finally:
-        for process in running:  # after a failure the others would go on for nothing
+        for process in running:
             process.kill()
             process.wait()
-        shutil.rmtree(work, ignore_errors=True)
-
-
-def _python_headers() -> str:
-    import sysconfig
-
-    return sysconfig.get_paths()["include"]
 
 
 def _load(library: Path) -> ModuleType:

@@ -19,7 +19,14 @@ if TYPE_CHECKING:
 
 
 def sequence(cell: Any, x_TBI: Tensor, state: Any, lengths_B: Tensor | None) -> tuple[Tensor, Any]:
-    """One cell over all steps. Returns the outputs (T, B, H), beyond a length copies of the last, and the state."""
+    """One cell over all steps. Returns the outputs (T, B, H), beyond a length copies of the last, and the state.
+
+    Kept for the backward pass, besides the inputs and parameters, per step and case, in floats: of the LSTM 10 H + 10
+    (the normalised W x and U h, 4 H each, c, and h, which is the output; 1/sigma of each gate's projections, mean and
+    1/sigma of c), or 6 H + 10 without LN at the gates (W x + U h, c, h); of the GRU 7 H + 6 (the normalised W x and
+    U h, 3 H each, and h; 1/sigma). The gates are computed again. The backward pass writes its gradients over these
+    buffers, so there is one per forward pass.
+    """
     from models.cells import State
 
     extension = _extension()
@@ -39,18 +46,20 @@ class LSTMSteps:
     """
 
     def __init__(self, cell: LSTMCell, steps: int, batch: int) -> None:
-        self.step = Step(cell, steps, batch)
+        from models.cells import State
+
+        self.step, self.state = Step(cell, steps, batch), State
         self.steps = _extension().LstmSteps(steps, batch, _lstm_parameters(cell))
 
     def __call__(self, x_BI: Tensor | tuple[Tensor, ...], state: State) -> State:
         """One step. ``x_BI``: the input, or tensors whose concatenation along axis 1 it is."""
         parts = self.step.check(x_BI, state)
-        return type(state)(*self.steps.step(parts, state.h_BH, state.c_BH))
+        return self.state(*self.steps.step(parts, *state))
 
 
-def window_grid(filters: int, slope: float, origin: float, spacing: float, row_sum_eps: float) -> Any:
+def window_grid(filters: int, pixels: int, slope: float, origin: float, spacing: float, row_sum_eps: float) -> Any:
     """The grid of a window, as ``window_read`` and ``window_write`` take it; see ``models.attention``."""
-    return _extension().WindowGrid(filters, slope, origin, spacing, row_sum_eps)
+    return _extension().WindowGrid(filters, pixels, slope, origin, spacing, row_sum_eps)
 
 
 def window_read(window_B5: Tensor, image_BAA: Tensor, canvas_BAA: Tensor, grid: Any) -> Tensor:

@@ -53,6 +53,7 @@ class Sequence : public torch::autograd::Function<Sequence> {
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    refuse_second_derivative();
     const auto saved = ctx->get_saved_variables();
     TORCH_CHECK(ctx->saved_data.count("buffers"), second_backward);
     auto buffers = ctx->saved_data["buffers"].toTensorVector();
@@ -61,10 +62,10 @@ class Sequence : public torch::autograd::Function<Sequence> {
     const Tensor &lengths = saved[9], &h = saved[10];
     const GruWeights w = weights({weight_ih, inner, weight_hh, saved[4], saved[5], saved[6], saved[7],
                                   ctx->saved_data["eps"].toDouble(), ctx->saved_data["per_gate"].toBool()});
-    const int64_t T = x.size(0), B = x.size(1), I = x.size(2), H = w.H, N = 3 * H;
+    const int64_t T = x.size(0), B = x.size(1), H = w.H, N = 3 * H;
     const int threads = at::get_num_threads();
     Tensor &gates_x = buffers[0], &gates_r = buffers[1];
-    const auto* statistics = reinterpret_cast<const GruStatistics*>(data(buffers[2]));
+    auto* statistics = reinterpret_cast<GruStatistics*>(data(buffers[2]));
     const auto* ends = integers(lengths);
     const Tensor dout = grads[0].defined() ? grads[0].contiguous() : at::zeros({T, B, H}, x.options());
     Tensor dh = state_gradient(grads[1], h0);
@@ -89,18 +90,18 @@ class Sequence : public torch::autograd::Function<Sequence> {
       }, recurrent, B);
     }
     const Tensor dx = ctx->needs_input_grad(0) ? input_gradient(gates_x, weight_ih, threads).view_as(x) : Tensor();
-    Tensor dweight_ih = at::zeros_like(weight_ih), dweight_hh = at::zeros_like(weight_hh);
-    weight_gradient(T * B, N, I, data(gates_x), data(x), data(dweight_ih), threads);
-    weight_gradient(B, N, H, data(gates_r), data(h0), data(dweight_hh), threads);
-    weight_gradient((T - 1) * B, N, H, data(gates_r) + B * N, data(h), data(dweight_hh), threads);
-    const auto of = [&](const Tensor& parameter, int which) {
-      if (!parameter.defined()) return Tensor();
-      Tensor gradient = at::empty_like(parameter);
-      sums.write(which, data(gradient));
-      return gradient;
-    };
-    return {dx, dweight_ih, of(inner, GRU_INNER), dweight_hh, of(saved[4], GRU_GAIN_X), of(saved[5], GRU_GAIN_R),
-            of(saved[6], GRU_BIAS), of(saved[7], GRU_BIAS_R), dh, Tensor(), Tensor(), Tensor()};
+    return {dx,
+            ctx->needs_input_grad(1) ? projection_gradient(gates_x, x, threads) : Tensor(),
+            sums.gradient(GRU_INNER, inner),
+            ctx->needs_input_grad(inner.defined() ? 3 : 2) ? recurrent_gradient(gates_r, h0, h, threads) : Tensor(),
+            sums.gradient(GRU_GAIN_X, saved[4]),
+            sums.gradient(GRU_GAIN_R, saved[5]),
+            sums.gradient(GRU_BIAS, saved[6]),
+            sums.gradient(GRU_BIAS_R, saved[7]),
+            dh,
+            Tensor(),
+            Tensor(),
+            Tensor()};
   }
 };
 

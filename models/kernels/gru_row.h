@@ -46,18 +46,8 @@ inline GruGates gru_gates(const GruWeights& w, const float* x, const float* r, i
 inline void gru_forward_row(const GruWeights& w, float* x, float* r, const float* h_before, float* h,
                             GruStatistics& s) {
   const int64_t H = w.H;
-  Statistics sx[3], sr[3];
-  w.grouping.row_statistics(x, H, w.eps, sx);
-  w.grouping.row_statistics(r, H, w.eps, sr);
-  for (int j = 0; j < 3; ++j) {
-    s.rstd_x[j] = sx[j].rstd, s.rstd_r[j] = sr[j].rstd;
-    const Vec mean_x(sx[j].mean), rstd_x(sx[j].rstd), mean_r(sr[j].mean), rstd_r(sr[j].rstd);
-    each_vector(H, [&](int64_t k, auto m) {
-      const int64_t at = j * H + k;
-      store(x + at, (load(x + at, m) - mean_x) * rstd_x, m);
-      store(r + at, (load(r + at, m) - mean_r) * rstd_r, m);
-    });
-  }
+  normalise<3>({x, w.gain_x, s.rstd_x}, w.grouping, H, w.eps);
+  normalise<3>({r, w.gain_r, s.rstd_r}, w.grouping, H, w.eps);
   each_vector(H, [&](int64_t k, auto m) {
     const GruGates g = gru_gates(w, x, r, k, m);
     store(h + k, fma(g.z, load(h_before + k, m) - g.n, g.n), m);
@@ -67,7 +57,7 @@ inline void gru_forward_row(const GruWeights& w, float* x, float* r, const float
 // dh: dLoss/dh', becomes the part of dLoss/dh that does not pass through U h. x, r: as left by the forward pass;
 // become the gradients of W x and U h. scratch: 4H floats.
 inline void gru_backward_row(const GruWeights& w, float* dh, float* x, float* r, const float* h_before,
-                             const GruStatistics& s, Sums& sums, int thread, bool inner, float* scratch) {
+                             GruStatistics& s, Sums& sums, int thread, bool inner, float* scratch) {
   const int64_t H = w.H;
   const Vec one(1.f);
   float *dz = scratch, *drecurrent = scratch + 3 * H;  // of the summed inputs, and of LN(U h) gr + br
@@ -82,38 +72,13 @@ inline void gru_backward_row(const GruWeights& w, float* dh, float* x, float* r,
     add(sum_bias_r + k, dn * g.r, m);
     store(dh + k, d * g.z, m);
   });
-  float *sum_gain_x = sums.part(thread, GRU_GAIN_X), *sum_gain_r = sums.part(thread, GRU_GAIN_R);
-  float* sum_inner = sums.part(thread, GRU_INNER);
-  // What reaches gate j's recurrent part: its summed input's gradient, but for the candidate.
-  const auto recurrent = [&](int j) { return j < 2 ? dz + j * H : drecurrent; };
-  float mx[3], cx[3], mr[3], cr[3];
-  for (int j = 0; j < 3; ++j) {
-    const float* dr = recurrent(j);
-    Vec tx(0.f), px(0.f), tr(0.f), pr(0.f);
-    each_vector(H, [&](int64_t k, auto m) {
-      const int64_t at = j * H + k;
-      const Vec zx = load(dz + at, m), zr = load(dr + k, m), xv = load(x + at, m), rv = load(r + at, m);
-      const Vec gx = zx * load(w.gain_x + at, m), gr = zr * load(w.gain_r + at, m);
-      add(sum_bias + at, zx, m);
-      add(sum_gain_x + at, zx * xv, m);
-      add(sum_gain_r + at, zr * rv, m);
-      tx = tx + gx, px = fma(gx, xv, px), tr = tr + gr, pr = fma(gr, rv, pr);
-    });
-    mx[j] = sum(tx), cx[j] = sum(px), mr[j] = sum(tr), cr[j] = sum(pr);
-  }
-  w.grouping.means(mx, H), w.grouping.means(cx, H), w.grouping.means(mr, H), w.grouping.means(cr, H);
-  for (int j = 0; j < 3; ++j) {
-    const float* dr = recurrent(j);
-    const Vec ax(mx[j]), bx(cx[j]), ar(mr[j]), br(cr[j]), rstd_x(s.rstd_x[j]), rstd_r(s.rstd_r[j]);
-    each_vector(H, [&](int64_t k, auto m) {
-      const int64_t at = j * H + k;
-      const Vec dx = rstd_x * (load(dz + at, m) * load(w.gain_x + at, m) - ax - load(x + at, m) * bx);
-      const Vec back = rstd_r * (load(dr + k, m) * load(w.gain_r + at, m) - ar - load(r + at, m) * br);
-      store(x + at, dx, m);
-      store(r + at, back, m);
-      if (inner) add(sum_inner + at, dx, m);
-    });
-  }
+  each_vector(3 * H, [&](int64_t k, auto m) { add(sum_bias + k, load(dz + k, m), m); });
+  const auto of_x = [&](int j) { return dz + j * H; };
+  const auto of_r = [&](int j) { return j < 2 ? dz + j * H : drecurrent; };
+  float* sum_inner = inner ? sums.part(thread, GRU_INNER) : nullptr;
+  normalise_backward<3>({x, w.gain_x, s.rstd_x}, w.grouping, H, of_x, sums.part(thread, GRU_GAIN_X), sum_inner);
+  normalise_backward<3>({r, w.gain_r, s.rstd_r}, w.grouping, H, of_r, sums.part(thread, GRU_GAIN_R), nullptr);
+  sums.row(thread);
 }
 
 }  // namespace ln

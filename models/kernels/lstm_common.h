@@ -1,8 +1,8 @@
 // What the sequence and the step form of the LSTM share.
 #pragma once
 
-#include <tuple>
 #include <type_traits>
+#include <vector>
 
 #include "lstm.h"
 #include "lstm_row.h"
@@ -32,18 +32,10 @@ void with_sites(const LstmWeights& w, const F& f) {
   else f(No{}, No{});
 }
 
-// Gradients of inner, gain_x, gain_r, bias, gain_c, bias_c; undefined where the parameter is.
-inline std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> parameter_gradients(const Sums& sums,
-                                                                                      const LstmParameters& p) {
-  const auto of = [&](const Tensor& parameter, int which) {
-    if (!parameter.defined()) return Tensor();
-    Tensor gradient = at::empty_like(parameter);
-    sums.write(which, data(gradient));
-    return gradient;
-  };
-  // Without LN the gradient of an inner bias is that of the summed inputs.
-  return {of(p.inner, p.gain_x.defined() ? INNER : BIAS), of(p.gain_x, GAIN_X), of(p.gain_r, GAIN_R), of(p.bias, BIAS),
-          of(p.gain_c, GAIN_C), of(p.bias_c, BIAS_C)};
+// Gradients of gain_x, gain_r, bias, gain_c, bias_c; undefined where the parameter is.
+inline std::vector<Tensor> parameter_gradients(Sums& sums, const LstmParameters& p) {
+  return {sums.gradient(GAIN_X, p.gain_x), sums.gradient(GAIN_R, p.gain_r), sums.gradient(BIAS, p.bias),
+          sums.gradient(GAIN_C, p.gain_c), sums.gradient(BIAS_C, p.bias_c)};
 }
 
 }  // namespace ln

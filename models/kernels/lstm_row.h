@@ -41,31 +41,15 @@ void lstm_forward_row(const LstmWeights& w, float* x, float* r, const float* c_b
                       LstmStatistics& s) {
   const int64_t H = w.H;
   if constexpr (GATES) {
-    Statistics sx[4], sr[4];
-    w.grouping.row_statistics(x, H, w.eps, sx);
-    w.grouping.row_statistics(r, H, w.eps, sr);
-    for (int j = 0; j < 4; ++j) {
-      s.rstd_x[j] = sx[j].rstd, s.rstd_r[j] = sr[j].rstd;
-      const Vec mean_x(sx[j].mean), rstd_x(sx[j].rstd), mean_r(sr[j].mean), rstd_r(sr[j].rstd);
-      each_vector(H, [&](int64_t k, auto n) {
-        const int64_t at = j * H + k;
-        store(x + at, (load(x + at, n) - mean_x) * rstd_x, n);
-        store(r + at, (load(r + at, n) - mean_r) * rstd_r, n);
-      });
-    }
+    normalise<4>({x, w.gain_x, s.rstd_x}, w.grouping, H, w.eps);
+    normalise<4>({r, w.gain_r, s.rstd_r}, w.grouping, H, w.eps);
   }
-  Vec total(0.f);
   each_vector(H, [&](int64_t k, auto n) {
     const Vec i = sigmoid(lstm_gate<GATES>(w, x, r, k, n)), f = sigmoid(lstm_gate<GATES>(w, x, r, H + k, n));
     const Vec g = tanh(lstm_gate<GATES>(w, x, r, 2 * H + k, n)), o = sigmoid(lstm_gate<GATES>(w, x, r, 3 * H + k, n));
     const Vec cell = fma(f, load(c_before + k, n), i * g);
     store(c + k, cell, n);
-    if constexpr (CELL) {
-      total = total + first(cell, n);
-      store(h + k, o, n);
-    } else {
-      store(h + k, o * tanh(cell), n);
-    }
+    store(h + k, CELL ? o : o * tanh(cell), n);
   });
   if constexpr (CELL) {
     const Statistics sc = statistics(c, H, w.eps);
@@ -79,10 +63,11 @@ void lstm_forward_row(const LstmWeights& w, float* x, float* r, const float* c_b
 }
 
 // dh: dLoss/dh'. dc: dLoss/dc' from later steps, becomes dLoss/dc. x, r: as left by the forward pass; become the
-// gradients of W x and U h (without LN at the gates: x alone, which is both). scratch: 5H floats.
+// gradients of W x and U h (without LN at the gates: x alone, which is both). inner: whether W x has a bias inside its
+// LN. scratch: 5H floats.
 template <bool GATES, bool CELL>
 void lstm_backward_row(const LstmWeights& w, const float* dh, float* dc, float* x, float* r, const float* c_before,
-                       const float* c, const LstmStatistics& s, Sums& sums, int thread, bool inner, float* scratch) {
+                       const float* c, LstmStatistics& s, Sums& sums, int thread, bool inner, float* scratch) {
   const int64_t H = w.H;
   const Vec one(1.f), mean_c(s.mean_c), rstd_c(s.rstd_c), most(w.clip), least(-w.clip);
   const auto clipped = [&](Vec z) { return at::vec::clamp(z, least, most); };
@@ -124,41 +109,15 @@ void lstm_backward_row(const LstmWeights& w, const float* dh, float* dc, float* 
     store(dz + 2 * H + k, clipped(d * i * (one - g * g)), n);
     store(dc + k, d * f, n);
   });
-  float* sum_inner = sums.part(thread, INNER);
-  if constexpr (!GATES) {
-    each_vector(4 * H, [&](int64_t k, auto n) {
-      const Vec z = load(dz + k, n);
-      add(sum_bias + k, z, n);
-      store(x + k, z, n);
-    });
-    return;
-  }
-  float *sum_gain_x = sums.part(thread, GAIN_X), *sum_gain_r = sums.part(thread, GAIN_R);
-  float mx[4], cx[4], mr[4], cr[4];
-  for (int j = 0; j < 4; ++j) {
-    Vec sx(0.f), px(0.f), sr(0.f), pr(0.f);
-    each_vector(H, [&](int64_t k, auto n) {
-      const int64_t at = j * H + k;
-      const Vec z = load(dz + at, n), xv = load(x + at, n), rv = load(r + at, n);
-      const Vec dx = z * load(w.gain_x + at, n), dr = z * load(w.gain_r + at, n);
-      add(sum_bias + at, z, n);
-      add(sum_gain_x + at, z * xv, n);
-      add(sum_gain_r + at, z * rv, n);
-      sx = sx + dx, px = fma(dx, xv, px), sr = sr + dr, pr = fma(dr, rv, pr);
-    });
-    mx[j] = sum(sx), cx[j] = sum(px), mr[j] = sum(sr), cr[j] = sum(pr);
-  }
-  w.grouping.means(mx, H), w.grouping.means(cx, H), w.grouping.means(mr, H), w.grouping.means(cr, H);
-  for (int j = 0; j < 4; ++j) {
-    const Vec ax(mx[j]), bx(cx[j]), ar(mr[j]), br(cr[j]), rstd_x(s.rstd_x[j]), rstd_r(s.rstd_r[j]);
-    each_vector(H, [&](int64_t k, auto n) {
-      const int64_t at = j * H + k;
-      const Vec z = load(dz + at, n);
-      const Vec dx = rstd_x * (z * load(w.gain_x + at, n) - ax - load(x + at, n) * bx);
-      store(x + at, dx, n);
-      store(r + at, rstd_r * (z * load(w.gain_r + at, n) - ar - load(r + at, n) * br), n);
-      if (inner) add(sum_inner + at, dx, n);
-    });
+  each_vector(4 * H, [&](int64_t k, auto n) { add(sum_bias + k, load(dz + k, n), n); });
+  sums.row(thread);
+  if constexpr (GATES) {
+    const auto gradient = [&](int j) { return dz + j * H; };
+    float* sum_inner = inner ? sums.part(thread, INNER) : nullptr;
+    normalise_backward<4>({x, w.gain_x, s.rstd_x}, w.grouping, H, gradient, sums.part(thread, GAIN_X), sum_inner);
+    normalise_backward<4>({r, w.gain_r, s.rstd_r}, w.grouping, H, gradient, sums.part(thread, GAIN_R), nullptr);
+  } else {
+    std::copy_n(dz, 4 * H, x);
   }
 }
 

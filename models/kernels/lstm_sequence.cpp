@@ -36,7 +36,7 @@ void forward_loop(const LstmWeights& w, const Schedule& plan, const Packed& recu
 // dh, dc: gradients of the last h and c, become those of h0 and c0.
 template <bool GATES, bool CELL>
 void backward_loop(const LstmWeights& w, const Schedule& plan, const Packed& recurrent, int64_t T, int64_t B, float* x,
-                   float* r, const float* c0, const float* c, const LstmStatistics* s, const int64_t* lengths,
+                   float* r, const float* c0, const float* c, LstmStatistics* s, const int64_t* lengths,
                    const float* dout, float* dh, float* dc, Sums& sums, bool inner) {
   const int64_t H = w.H;
   float* gates = GATES ? r : x;
@@ -71,7 +71,7 @@ class Sequence : public torch::autograd::Function<Sequence> {
                            value(gain_c), value(bias_c), eps,       per_gate,      clip};
     const Tensor lengths = value(lengths_B);
     const LstmWeights w = weights(p);
-    const int64_t T = x.size(0), B = x.size(1), I = x.size(2), H = w.H;
+    const int64_t T = x.size(0), B = x.size(1), H = w.H;
     const int threads = at::get_num_threads();
     Pool& pool = Pool::instance();
     Tensor gates_x = pool.empty({T, B, 4 * H}), gates_r = w.gain_x ? pool.empty({T, B, 4 * H}) : Tensor();
@@ -92,6 +92,7 @@ class Sequence : public torch::autograd::Function<Sequence> {
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    refuse_second_derivative();
     const auto saved = ctx->get_saved_variables();
     TORCH_CHECK(ctx->saved_data.count("buffers"), second_backward);
     auto buffers = ctx->saved_data["buffers"].toTensorVector();
@@ -102,7 +103,7 @@ class Sequence : public torch::autograd::Function<Sequence> {
                            ctx->saved_data["eps"].toDouble(), ctx->saved_data["per_gate"].toBool(),
                            ctx->saved_data["clip"].toDouble()};
     const LstmWeights w = weights(p);
-    const int64_t T = x.size(0), B = x.size(1), I = x.size(2), H = w.H;
+    const int64_t T = x.size(0), B = x.size(1), H = w.H;
     const int threads = at::get_num_threads();
     Tensor &gates_x = buffers[0], &gates_r = w.gain_x ? buffers[1] : buffers[0], &c = buffers[2];
     const Tensor dout = grads[0].defined() ? grads[0].contiguous() : at::zeros({T, B, H}, x.options());
@@ -113,18 +114,19 @@ class Sequence : public torch::autograd::Function<Sequence> {
       const Packed recurrent(data(weight_hh), H, 1, 4 * H, H, threads);
       with_sites(w, [&](auto gates, auto cell) {
         backward_loop<gates(), cell()>(w, plan, recurrent, T, B, data(gates_x), data(gates_r), data(c0), data(c),
-                                       reinterpret_cast<const LstmStatistics*>(data(buffers[3])), integers(lengths),
+                                       reinterpret_cast<LstmStatistics*>(data(buffers[3])), integers(lengths),
                                        data(dout), data(dh), data(dc), sums, p.inner.defined());
       });
     }
     const Tensor dx = ctx->needs_input_grad(0) ? input_gradient(gates_x, weight_ih, threads).view_as(x) : Tensor();
-    Tensor dweight_ih = at::zeros_like(weight_ih), dweight_hh = at::zeros_like(weight_hh);
-    weight_gradient(T * B, 4 * H, I, data(gates_x), data(x), data(dweight_ih), threads);
-    weight_gradient(B, 4 * H, H, data(gates_r), data(h0), data(dweight_hh), threads);
-    weight_gradient((T - 1) * B, 4 * H, H, data(gates_r) + B * 4 * H, data(h), data(dweight_hh), threads);
-    const auto [dinner, dgain_x, dgain_r, dbias, dgain_c, dbias_c] = parameter_gradients(sums, p);
-    return {dx,     dweight_ih, dinner, dweight_hh, dgain_x,  dgain_r,  dbias,   dgain_c,
-            dbias_c, dh,        dc,     Tensor(),   Tensor(), Tensor(), Tensor()};
+    variable_list result{
+        dx,
+        ctx->needs_input_grad(1) ? projection_gradient(gates_x, x, threads) : Tensor(),
+        sums.gradient(INNER, p.inner),
+        ctx->needs_input_grad(p.inner.defined() ? 3 : 2) ? recurrent_gradient(gates_r, h0, h, threads) : Tensor()};
+    for (Tensor& gradient : parameter_gradients(sums, p)) result.push_back(std::move(gradient));
+    result.insert(result.end(), {dh, dc, Tensor(), Tensor(), Tensor(), Tensor()});
+    return result;
   }
 };
 

@@ -13,20 +13,25 @@ using torch::autograd::variable_list;
 
 class LstmHub : public torch::CustomClassHolder {
  public:
-  LstmHub(int64_t T, int64_t B, const LstmParameters& parameters)
-      : T(T), B(B), I(parameters.weight_ih.size(1)), threads(at::get_num_threads()), p(parameters), w(weights(p)),
-        H(w.H), input(data(p.weight_ih), 1, I, I, 4 * H, threads), recurrent(data(p.weight_hh), 1, H, H, 4 * H, threads) {
+  // keep: whether a backward pass may follow; if not, all steps share the buffers of one.
+  LstmHub(int64_t T, int64_t B, const LstmParameters& parameters, bool keep)
+      : T(T), B(B), I(parameters.weight_ih.size(1)), keep(keep), threads(at::get_num_threads()), p(parameters),
+        w(weights(p)), H(w.H), input(data(p.weight_ih), 1, I, I, 4 * H, threads),
+        recurrent(data(p.weight_hh), 1, H, H, 4 * H, threads) {
     Pool& pool = Pool::instance();
-    x = pool.empty({T, B, I}), h = pool.empty({T, B, H}), c = pool.empty({T, B, H}), c_after = pool.empty({T, B, H});
-    gates_x = pool.empty({T, B, 4 * H});
-    gates_r = w.gain_x ? pool.empty({T, B, 4 * H}) : gates_x;
-    s = pool.empty({T, B, LSTM_STATISTICS});
+    const int64_t kept = keep ? T : 1;
+    x = pool.empty({kept, B, I}), h = pool.empty({kept, B, H});
+    c = pool.empty({kept, B, H}), c_after = pool.empty({kept, B, H});
+    gates_x = pool.empty({kept, B, 4 * H});
+    gates_r = w.gain_x ? pool.empty({kept, B, 4 * H}) : gates_x;
+    s = pool.empty({kept, B, LSTM_STATISTICS});
     reached.assign(T, false);
+    for (const Tensor* tensor : tensors()) versions.push_back(tensor->_version());
   }
 
-  void forward(int64_t t, const std::vector<Tensor>& xs, const Tensor& h_before, const Tensor& c_before, Tensor& h_new,
+  void forward(int64_t step, const std::vector<Tensor>& xs, const Tensor& h_before, const Tensor& c_before, Tensor& h_new,
                Tensor& c_new) {
-    const int64_t N = 4 * H;
+    const int64_t N = 4 * H, t = keep ? step : 0;
     float* sums = w.gain_x ? gates_r_at(t) : gates_x_at(t);
     with_sites(w, [&](auto gates, auto cell) {
       Team(threads).run([&](int id, int n) {
@@ -54,14 +59,15 @@ class LstmHub : public torch::CustomClassHolder {
 
   // dh (B, H), dc (B, H; becomes dLoss/dc of the step before) -> dx into the parts of xs, dh of the step before.
   void backward(int64_t t, const Tensor& dh, Tensor& dc, std::vector<Tensor>& dxs, Tensor& dh_before) {
+    TORCH_CHECK(keep && !reached[t] && !spent, second_backward);
+    unchanged();
     if (!sums) {
       sums = std::make_unique<Sums>(threads, lstm_sums(H));
       input_back = Packed(data(p.weight_ih), I, 1, 4 * H, I, threads);
       recurrent_back = Packed(data(p.weight_hh), H, 1, 4 * H, H, threads);
       scratch.assign(threads, std::vector<float>(5 * H + WIDTH));
-      dx = at::empty({B, I});
+      dx = at::empty({B, I}, at::kFloat);
     }
-    TORCH_CHECK(!reached[t], second_backward);
     reached[t] = true;
     const int64_t N = 4 * H;
     with_sites(w, [&](auto gates, auto cell) {
@@ -84,8 +90,10 @@ class LstmHub : public torch::CustomClassHolder {
     });
   }
 
+  // Of weight_ih, inner, weight_hh, gain_x, gain_r, bias, gain_c, bias_c. Then nothing is kept any more.
   variable_list gradients() {
     TORCH_CHECK(!spent, second_backward);
+    unchanged();
     spent = true;
     if (!sums) sums = std::make_unique<Sums>(threads, lstm_sums(H));
     for (int64_t t = 0; t < T; ++t)
@@ -93,14 +101,17 @@ class LstmHub : public torch::CustomClassHolder {
         std::fill_n(gates_x_at(t), B * 4 * H, 0.f), std::fill_n(gates_r_at(t), B * 4 * H, 0.f);
         std::fill_n(data(x) + t * B * I, B * I, 0.f), std::fill_n(data(h) + t * B * H, B * H, 0.f);
       }
-    Tensor dweight_ih = at::zeros_like(p.weight_ih), dweight_hh = at::zeros_like(p.weight_hh);
-    weight_gradient(T * B, 4 * H, I, data(gates_x), data(x), data(dweight_ih), threads);
+    Tensor dweight_hh = at::zeros_like(p.weight_hh);
     weight_gradient(T * B, 4 * H, H, data(gates_r), data(h), data(dweight_hh), threads);
-    const auto [inner, gain_x, gain_r, bias, gain_c, bias_c] = parameter_gradients(*sums, p);
-    return {dweight_ih, inner, dweight_hh, gain_x, gain_r, bias, gain_c, bias_c};
+    variable_list result{projection_gradient(gates_x, x, threads), sums->gradient(INNER, p.inner), dweight_hh};
+    for (Tensor& gradient : parameter_gradients(*sums, p)) result.push_back(std::move(gradient));
+    for (Tensor* buffer : {&x, &h, &c, &c_after, &gates_x, &gates_r, &s, &dx}) buffer->reset();
+    for (Packed* packed : {&input, &recurrent, &input_back, &recurrent_back}) *packed = Packed();
+    return result;
   }
 
   const int64_t T, B, I;
+  const bool keep;
   const int threads;
   const LstmParameters p;
   const LstmWeights w;
@@ -108,6 +119,20 @@ class LstmHub : public torch::CustomClassHolder {
   int64_t next = 0;
 
  private:
+  std::vector<const Tensor*> tensors() const {
+    std::vector<const Tensor*> defined;
+    for (const Tensor* tensor : {&p.weight_ih, &p.inner, &p.weight_hh, &p.gain_x, &p.gain_r, &p.bias, &p.gain_c, &p.bias_c})
+      if (tensor->defined()) defined.push_back(tensor);
+    return defined;
+  }
+
+  void unchanged() const {
+    const auto now = tensors();
+    for (size_t i = 0; i < now.size(); ++i)
+      TORCH_CHECK(now[i]->_version() == versions[i],
+                  "a parameter of a fused LSTM was changed in place between its steps and their backward pass");
+  }
+
   float* gates_x_at(int64_t t) { return data(gates_x) + t * B * 4 * H; }
   float* gates_r_at(int64_t t) { return data(gates_r) + t * B * 4 * H; }
   LstmStatistics* statistics_at(int64_t t) { return reinterpret_cast<LstmStatistics*>(data(s)) + t * B; }
@@ -115,6 +140,7 @@ class LstmHub : public torch::CustomClassHolder {
   Packed input, recurrent, input_back, recurrent_back;
   Tensor x, h, c, c_after, gates_x, gates_r, s, dx;
   std::vector<bool> reached;
+  std::vector<int64_t> versions;
   std::unique_ptr<Sums> sums;
   std::vector<std::vector<float>> scratch;
   bool spent = false;
@@ -136,9 +162,10 @@ class Parameters : public torch::autograd::Function<Parameters> {
                         const Tensor& /*bias*/, const Maybe& /*gain_c*/, const Maybe& /*bias_c*/,
                         const Hub& hub) {
     ctx->saved_data["hub"] = c10::IValue::make_capsule(hub);
-    return at::zeros({});
+    return at::zeros({}, at::kFloat);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list&) {
+    refuse_second_derivative();
     variable_list result = hub_of(ctx)->gradients();
     result.emplace_back();
     return result;
@@ -160,16 +187,17 @@ class Step : public torch::autograd::Function<Step> {
     return {h_new, c_new};
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
+    refuse_second_derivative();
     const auto hub = hub_of(ctx);
     const int64_t t = ctx->saved_data["t"].toInt();
-    const auto whole = [&](const Tensor& g) { return g.defined() ? g.contiguous() : at::zeros({hub->B, hub->H}); };
-    const Tensor dh = whole(grads[0]);
-    Tensor dc = grads[1].defined() ? grads[1].clone(at::MemoryFormat::Contiguous) : at::zeros({hub->B, hub->H});
-    Tensor dh_before = at::empty({hub->B, hub->H});
+    const Tensor like = at::empty({hub->B, hub->H}, at::kFloat);
+    const Tensor dh = grads[0].defined() ? grads[0].contiguous() : at::zeros_like(like);
+    Tensor dc = state_gradient(grads[1], like), dh_before = at::empty_like(like);
     std::vector<Tensor> dxs;
-    for (const int64_t width : ctx->saved_data["widths"].toIntVector()) dxs.push_back(at::empty({hub->B, width}));
+    for (const int64_t width : ctx->saved_data["widths"].toIntVector())
+      dxs.push_back(at::empty({hub->B, width}, at::kFloat));
     hub->backward(t, dh, dc, dxs, dh_before);
-    variable_list result{at::zeros({}), dh_before, dc};
+    variable_list result{at::zeros({}, at::kFloat), dh_before, dc};
     result.insert(result.end(), dxs.begin(), dxs.end());
     result.emplace_back(), result.emplace_back();
     return result;
@@ -183,7 +211,8 @@ LstmSteps::LstmSteps(int64_t T, int64_t B, const LstmParameters& p) {
   for (Tensor* tensor : {&plain.weight_ih, &plain.inner, &plain.weight_hh, &plain.gain_x, &plain.gain_r, &plain.bias,
                          &plain.gain_c, &plain.bias_c})
     if (tensor->defined()) *tensor = tensor->detach().contiguous();
-  const Hub hub = c10::make_intrusive<LstmHub>(T, B, plain);
+  const bool keep = at::GradMode::is_enabled();
+  const Hub hub = c10::make_intrusive<LstmHub>(T, B, plain, keep);
   token_ = Parameters::apply(p.weight_ih, maybe(p.inner), p.weight_hh, maybe(p.gain_x), maybe(p.gain_r), p.bias,
                              maybe(p.gain_c), maybe(p.bias_c), hub);
   hub_ = hub;
@@ -191,7 +220,8 @@ LstmSteps::LstmSteps(int64_t T, int64_t B, const LstmParameters& p) {
 
 std::tuple<Tensor, Tensor> LstmSteps::step(const std::vector<Tensor>& xs, const Tensor& h, const Tensor& c) {
   const Hub hub = c10::static_intrusive_pointer_cast<LstmHub>(hub_);
-  TORCH_CHECK_VALUE(hub->next < hub->T, "begin(steps=", hub->T, ") was followed by more than ", hub->T, " steps");
+  TORCH_CHECK(hub->keep || !at::GradMode::is_enabled(),
+              "begin() was called without gradients, this step with them: call both under no_grad, or neither");
   const auto result = Step::apply(token_, h, c, at::TensorList(xs), hub, hub->next++);
   return {result[0], result[1]};
 }

@@ -2,8 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <iterator>
-#include <map>
+#include <list>
 #include <mutex>
 
 #include <ATen/ATen.h>
@@ -33,17 +32,25 @@ class Pool {
   }
 
  private:
-  static constexpr int64_t MOST_IDLE = int64_t{1} << 28;  // floats kept for later, 1 GiB
+  static constexpr int64_t MOST_IDLE = int64_t{1} << 28;  // floats kept for later, 1 GiB in all
 
-  std::pair<AlignedFloats, int64_t> take(int64_t wanted) {
+  struct Idle {
+    AlignedFloats memory;
+    int64_t size;
+  };
+
+  Idle take(int64_t wanted) {
     {
       const std::lock_guard<std::mutex> guard(mutex_);
-      const auto found = idle_.lower_bound(wanted);
-      if (found != idle_.end() && found->first <= wanted + wanted / 2) {
-        std::pair<AlignedFloats, int64_t> result(std::move(found->second), found->first);
-        idle_floats_ -= found->first;
-        idle_.erase(found);
-        return result;
+      auto best = idle_.end();
+      for (auto it = idle_.begin(); it != idle_.end(); ++it)
+        if (it->size >= wanted && it->size <= wanted + wanted / 2 && (best == idle_.end() || it->size < best->size))
+          best = it;
+      if (best != idle_.end()) {
+        Idle found = std::move(*best);
+        idle_.erase(best);
+        idle_floats_ -= found.size;
+        return found;
       }
     }
     return {aligned_floats(wanted), wanted};
@@ -51,13 +58,12 @@ class Pool {
 
   void put(AlignedFloats memory, int64_t size) {
     const std::lock_guard<std::mutex> guard(mutex_);
-    idle_.emplace(size, std::move(memory));
-    for (idle_floats_ += size; idle_floats_ > MOST_IDLE; idle_.erase(idle_.begin()))
-      idle_floats_ -= idle_.begin()->first;
+    idle_.push_back({std::move(memory), size});
+    for (idle_floats_ += size; idle_floats_ > MOST_IDLE; idle_.pop_front()) idle_floats_ -= idle_.front().size;
   }
 
   std::mutex mutex_;
-  std::multimap<int64_t, AlignedFloats> idle_;
+  std::list<Idle> idle_;  // the longest idle first: it goes first
   int64_t idle_floats_ = 0;
 };
 

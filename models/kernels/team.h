@@ -57,4 +57,12 @@ class Team {
   const int threads_;
 };
 
+// Whether a team's threads know of each other. Not so where the compiler's OpenMP is another than PyTorch's: each
+// thread may then believe that it is alone, and do all of the work.
+inline bool team_works() {
+  std::atomic<int> calls{0}, size{0};
+  Team(2).run([&](int, int n) { ++calls, size = n; });
+  return calls == size;
+}
+
 }  // namespace ln

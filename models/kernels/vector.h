@@ -53,25 +53,41 @@ inline Vec reciprocal(Vec x) {
 #endif
 }
 
-// e^x = 2^n e^r with |r| <= ln(2)/2, e^r by its Taylor series. Relative error below 3e-7; x within +-87, NaN stays.
-inline Vec exponential(Vec x) {
+// x = n ln(2) + r with |r| <= ln(2)/2.
+struct Reduced {
+  Vec n, r;
+};
+inline Reduced reduced(Vec x) {
   const Vec n = (x * Vec(1.44269504089f)).round();
-  const Vec r = fma(n, Vec(2.12194440e-4f), fma(n, Vec(-0.693359375f), x));
+  return {n, fma(n, Vec(2.12194440e-4f), fma(n, Vec(-0.693359375f), x))};  // ln(2) in two parts, the first exact
+}
+
+// e^r - 1 for a reduced r, by its Taylor series; the relative error stays below 2e-7 down to r = 0.
+inline Vec exponential_less_one(Vec r) {
   Vec p(1.f / 5040.f);
   p = fma(p, r, Vec(1.f / 720.f));
   p = fma(p, r, Vec(1.f / 120.f));
   p = fma(p, r, Vec(1.f / 24.f));
   p = fma(p, r, Vec(1.f / 6.f));
   p = fma(p, r, Vec(0.5f));
-  p = fma(p, r, Vec(1.f));
-  p = fma(p, r, Vec(1.f));
+  return fma(p * r, r, r);
+}
+
+// x 2^n for a whole n.
+inline Vec scaled(Vec x, Vec n) {
 #if defined(CPU_CAPABILITY_AVX512)
-  return _mm512_scalef_ps(p, n);
+  return _mm512_scalef_ps(x, n);
 #else
   const auto power = (at::vec::convert_to_int_of_same_size(n) + at::vec::Vectorized<int32_t>(127))
                      << at::vec::Vectorized<int32_t>(23);
-  return p * at::vec::cast<float, int32_t>(power);
+  return x * at::vec::cast<float, int32_t>(power);
 #endif
+}
+
+// e^x for |x| <= 87; NaN stays.
+inline Vec exponential(Vec x) {
+  const Reduced a = reduced(x);
+  return scaled(Vec(1.f) + exponential_less_one(a.r), a.n);
 }
 
 inline Vec sigmoid(Vec x) {
@@ -80,6 +96,13 @@ inline Vec sigmoid(Vec x) {
   return reciprocal(Vec(1.f) + e);
 }
 
-inline Vec tanh(Vec x) { return fma(Vec(2.f), sigmoid(x + x), Vec(-1.f)); }
+// (e^2x - 1) / (e^2x + 1), with the numerator as precise as x itself: 2 sigmoid(2x) - 1 would lose small values, and
+// the cell of a network with small weights holds nothing else.
+inline Vec tanh(Vec x) {
+  const Reduced a = reduced(at::vec::clamp(x + x, Vec(-30.f), Vec(30.f)));  // 1 in float32 from 2x = 19 on
+  const Vec power = scaled(Vec(1.f), a.n);
+  const Vec less_one = fma(power, exponential_less_one(a.r), power - Vec(1.f));
+  return less_one * reciprocal(less_one + Vec(2.f));
+}
 
 }  // namespace ln

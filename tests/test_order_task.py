@@ -1,0 +1,297 @@
+"""The order-embeddings task: its checks, batches, search, golden losses, pictures and answers."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import orderdata as od
+import pytest
+import torch
+
+import experiments.tasks.order_embeddings as module
+from data import scenes as sc
+from data.captions import build_vocabulary, encode
+from data.fetch import DataError, Source
+from data.order_embeddings import OrderEmbeddingData, Split
+from experiments.loop import make_optimizer, training_step
+from experiments.rng import generator
+from experiments.schema import ConfigError
+from experiments.tasks.base import Demo, FinalTest
+from experiments.tasks.order_embeddings import OrderConfig, OrderEmbeddingsTask
+from models.norm import Norm
+
+TASK = OrderEmbeddingsTask()
+DEVICE = torch.device("cpu")
+
+
+def config(norm: str = "ln", **changes: Any) -> Any:
+    """A small configuration; ``changes`` may name keys of task.* or train.*."""
+    task: dict[str, Any] = dict(
+        name="order_embeddings", dataset="mine", features=None, word_dim=5, units=8, energy="order", margin=None,
+        bias_mode="official", unit_features=True, selection="image", train_examples=None, fold_images=1000, folds=5,
+    )  # fmt: skip
+    train: dict[str, Any] = dict(
+        batch_size=2, eval_batch_size=4, lr=1e-2, beta1=0.9, beta2=0.999, adam_eps=1e-8, adam="authors", clip=2.0,
+        clip_form="per_tensor",
+    )  # fmt: skip
+    for key, value in changes.items():
+        (task if key in task else train)[key] = value
+    return SimpleNamespace(
+        task=OrderConfig(**task),
+        train=SimpleNamespace(**train),
+        norm=SimpleNamespace(name=norm, norm=lambda: Norm(norm)),
+        kernel="auto",
+        profile="smoke",
+        seed=0,
+    )
+
+
+@pytest.fixture(autouse=True)
+def small_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    od.write_vendrov(tmp_path / "given" / "mine")
+    (tmp_path / "raw").mkdir()
+    for name, folder in (("LN_DATA", "given"), ("LN_RAW", "raw"), ("LN_CACHE", "cache")):
+        monkeypatch.setenv(name, str(tmp_path / folder))
+
+
+BAD = [
+    ({"units": 0}, "task.units=0 must be 1 or more"),
+    ({"word_dim": -1}, "task.word_dim=-1 must be 1 or more"),
+    ({"fold_images": 0}, "task.fold_images=0 must be 1 or more"),
+    ({"folds": 0}, "task.folds=0 must be 1 or more"),
+    ({"energy": "cosine"}, "task.energy=cosine is unknown: use order or symmetric"),
+    ({"selection": "caption"}, "task.selection=caption is unknown: use image or both"),
+    ({"bias_mode": "theano"}, "task.bias_mode=theano does not fit norm=ln"),
+    ({"train_examples": 0}, "task.train_examples=0 must be 1 or more, or null"),
+    ({"margin": 0.0}, "task.margin=0.0 must lie above 0"),
+    ({"margin": math.nan}, "task.margin=nan must lie above 0"),
+    ({"dataset": "../etc"}, "task.dataset=../etc must be the name of a data set"),
+    ({"dataset": "my data"}, "task.dataset=my data must be the name of a data set"),
+    ({"dataset": ""}, "task.dataset= must be the name"),
+    ({"batch_size": 1}, "train.batch_size=1: a caption needs other images"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), BAD, ids=lambda v: str(v)[:40])
+def test_what_cannot_work_is_refused_in_one_line(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        TASK.check(config(**changes))
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_good_values_pass() -> None:
+    for norm in TASK.norms:
+        TASK.check(config(norm))
+    TASK.check(config(energy="symmetric", margin=0.2, selection="both", bias_mode="minimal"))
+    assert isinstance(TASK, FinalTest) and isinstance(TASK, Demo)
+
+
+@pytest.mark.parametrize("size", [6, 7])
+def test_a_batch_as_large_as_the_data_leaves_nothing(size: int) -> None:
+    with pytest.raises(ConfigError, match=f"train.batch_size={size} leaves no batch of the 6 training images"):
+        TASK.data(config(batch_size=size), DEVICE)
+
+
+def test_fewer_training_images() -> None:
+    data = TASK.data(config(train_examples=5), DEVICE)
+    assert {c // 5 for epoch in range(20) for b in data.epoch(epoch, 0) for c in b.tolist()} == set(range(5))
+    with pytest.raises(ConfigError, match="task.train_examples=7 is more than the 6 there are"):
+        TASK.data(config(train_examples=7), DEVICE)
+
+
+def test_an_epoch_has_a_caption_of_each_image_and_drops_the_last_batch() -> None:
+    for size, batches in ((2, 2), (4, 1), (5, 1), (3, 1)):  # of 6 images; 2 and 3 divide 6, so a full one is dropped
+        data = TASK.data(config(batch_size=size), DEVICE)
+        for epoch in range(3):
+            order = data.epoch(epoch, 0)
+            assert [len(b) for b in order] == [size] * batches
+            images = torch.cat(list(order)) // 5
+            assert len(set(images.tolist())) == size * batches
+    data = TASK.data(config(), DEVICE)
+    orders = {(s, e): torch.cat(list(data.epoch(e, s))).tolist() for s in (0, 1) for e in (0, 1)}
+    assert len({tuple(order) for order in orders.values()}) == 4
+    assert torch.cat(list(TASK.data(config(), DEVICE).epoch(1, 1))).tolist() == orders[1, 1]
+    which = [c % 5 for e in range(200) for b in data.epoch(e, 0) for c in b.tolist()]
+    assert set(which) == set(range(5)) and abs(np.bincount(which) / len(which) - 0.2).max() < 0.05
+
+
+def test_a_batch() -> None:
+    data = TASK.data(config(), DEVICE)
+    data.train.captions.words[:3] = (7, 8, 9)
+    words, lengths, x = data.batch(torch.tensor([0, 16]))
+    assert words.shape == (4, 2) and lengths.tolist() == [4, 4]
+    assert words[:, 0].tolist() == [7, 8, 9, 0], "an EOS at the end"
+    rows = od.features("train")[[0, 3]]
+    np.testing.assert_allclose(x, rows / np.linalg.norm(rows, axis=1, keepdims=True), rtol=1e-6)
+    raw = TASK.data(config(unit_features=False), DEVICE)
+    np.testing.assert_array_equal(raw.batch(torch.tensor([0, 16]))[2], rows)
+
+
+def ready(norm: str = "ln", **changes: Any) -> tuple[Any, Any, Any]:
+    cfg = config(norm, **changes)
+    return cfg, TASK.data(cfg, DEVICE), TASK.model(cfg, generator(0, "model")).eval()
+
+
+def named(values: list[Any]) -> dict[str, float]:
+    return {v.metric: v.value for v in values}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("energy", ["order", "symmetric"])
+def test_search_against_one_pair_at_a_time(energy: str) -> None:
+    cfg, data, model = ready(energy=energy)
+    n = od.COUNTS["val"]
+    costs = np.zeros((5 * n, n))
+    for c in range(5 * n):
+        s = model.sentences(*data.words(data.all.splits["val"].captions, np.array([c])))
+        for i in range(n):
+            v = model.images(data.image_features(data.all.splits["val"], np.array([i])))
+            costs[c, i] = (s - v).clamp_min(0).square().sum() if energy == "order" else -(s * v).sum()
+    found = TASK.evaluate(model, data, cfg, 0)
+    assert {v.split for v in found} == {"valid"} and {v.metric for v in found} < set(TASK.metrics)
+    ranks = [sum(costs[c] < costs[c, c // 5]) for c in range(5 * n)]
+    own = [min(costs[5 * i : 5 * i + 5, i]) for i in range(n)]
+    best = [sum(costs[:, i] < own[i]) for i in range(n)]
+    got = named(found)
+    assert got["image_r1"] == pytest.approx(100 * np.mean(np.array(ranks) < 1))
+    assert got["image_mean_rank"] == pytest.approx(np.mean(ranks) + 1)
+    assert got["caption_r5"] == pytest.approx(100 * np.mean(np.array(best) < 5))
+    assert got["caption_median_rank"] == np.floor(np.median(best)) + 1
+    assert got["recall_sum"] == pytest.approx(got["image_r1"] + got["image_r5"] + got["image_r10"])
+    both = named(TASK.evaluate(model, data, config(energy=energy, selection="both"), 0))
+    assert both["recall_sum"] == pytest.approx(
+        got["recall_sum"] + got["caption_r1"] + got["caption_r5"] + got["caption_r10"]
+    )
+
+
+@torch.no_grad()
+def test_values_do_not_depend_on_the_evaluation_batch() -> None:
+    _, data, model = ready()
+    first, *others = [named(TASK.evaluate(model, data, config(eval_batch_size=size), 0)) for size in (1, 4, 100)]
+    assert all(other == pytest.approx(first) for other in others)
+
+
+@torch.no_grad()
+def test_folds_are_searched_apart_and_said_in_the_source() -> None:
+    cfg, data, model = ready(fold_images=1)
+    assert data.folds == [(0, 1), (1, 2)]
+    assert data.source.detail.endswith("validation: 1 images; test: 2 folds of 1 images")
+    assert named(TASK.test(model, data, cfg, 0))["image_r1"] == 100, "one image is always first"
+    values = TASK.test(model, data, cfg, 0)
+    assert {v.split for v in values} == {"test"} and len(values) == 11
+    cfg, data, model = ready()
+    assert data.source.detail.endswith("validation: 3 images; test: 1 fold of 2 images")
+
+
+@torch.no_grad()
+def test_an_energy_that_is_not_finite_is_not_a_perfect_rank() -> None:
+    cfg, data, model = ready()
+    model.image_map.bias.fill_(math.nan)
+    assert math.isnan(named(TASK.evaluate(model, data, cfg, 0))["recall_sum"])
+
+
+@torch.no_grad()
+def test_a_model_that_tells_nothing_apart_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    cfg, data, model = ready()
+    model.image_map.weight.zero_()
+    model.image_map.bias.fill_(1)
+    with caplog.at_level("WARNING", logger="suite"):
+        TASK.evaluate(model, data, cfg, 0)
+    assert "100 % of the captions are as close to another image as to their own" in caplog.text
+
+
+@pytest.mark.parametrize("norm", TASK.norms)
+def test_loss_is_the_contrastive_sum_and_training_lowers_it(norm: str) -> None:
+    cfg, data, model = ready(norm, batch_size=5)
+    batch = data.batch(torch.arange(5) * 5)
+    loss = TASK.loss(model, batch, cfg, generator(0, "noise", 0))
+    total, count = loss.sums["batch_loss"]
+    assert count == 5 and total.item() == loss.mean.item() and not total.requires_grad
+    wide = TASK.loss(model, batch, config(norm, margin=0.2), generator(0, "noise", 0)).mean.item()
+    assert wide > loss.mean.item() + 0.1, "a wider margin costs more"
+    assert TASK.loss(model, batch, config(norm, margin=0.05), generator(0, "x")).mean.item() == loss.mean.item()
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    for _ in range(40):
+        optimizer.zero_grad()
+        TASK.loss(model, batch, cfg, generator(0, "noise", 0)).mean.backward()
+        optimizer.step()
+    assert TASK.loss(model, batch, cfg, generator(0, "noise", 0)).mean.item() < 0.5 * loss.mean.item()
+
+
+# Contrastive sum at the start and after three updates in the authors' form. A change that must not change numerics
+# gives the same.
+GOLDEN = {"none": (3.7919, 2.2543), "wn": (3.7919, 1.9097), "ln": (3.5120, 1.9701)}
+
+
+@pytest.mark.parametrize("norm", TASK.norms)
+def test_golden_losses(norm: str) -> None:
+    cfg, data, model = ready(norm, batch_size=5)
+    batch = data.batch(torch.arange(5) * 5)
+    optimizer = make_optimizer(model, cfg)
+    losses = [training_step(TASK, model, optimizer, batch, cfg, generator(0, "noise", 0))[0] for _ in range(4)]
+    assert (losses[0], losses[3]) == pytest.approx(GOLDEN[norm], abs=1e-3)
+
+
+def scenes() -> OrderEmbeddingData:
+    """A dozen generated scenes of each split, from noise instead of digits."""
+    random = np.random.RandomState(0)
+    ink, labels = random.randint(0, 256, (60, 784)).astype(np.uint8), np.arange(60) % 10
+    made = {split: sc.make_scenes(labels, 12, random) for split in ("train", "val", "test")}
+    captions = {split: [c for scene in s for c in sc.describe(scene, random)] for split, s in made.items()}
+    vocabulary, network = build_vocabulary(captions["train"]), sc.RandomFeatures()
+    splits = {
+        split: Split(
+            encode(captions[split], vocabulary),
+            network(np.stack([sc.paint(scene, ink) for scene in things])),
+            np.arange(12),
+            things,
+        )
+        for split, things in made.items()
+    }
+    return OrderEmbeddingData(splits, vocabulary, Source("stand-in", "scenes", "scenes", "0", "few"), True)
+
+
+@pytest.fixture
+def with_scenes(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = scenes()
+    monkeypatch.setattr(module, "load_order_embeddings", lambda dataset, features: made)
+    noise = np.random.RandomState(0).randint(0, 256, (60, 784)).astype(np.uint8)
+    monkeypatch.setattr(
+        module, "paint", lambda data, split, images: [sc.paint(data.splits[split].scenes[i], noise) for i in images]
+    )
+
+
+@torch.no_grad()
+def test_pictures_of_scenes(with_scenes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISPLAY", "nonsense:99")
+    cfg, data, model = ready()
+    (path,) = TASK.plots(model, data, cfg, tmp_path, 0)
+    assert path.name == "retrieval.png" and path.read_bytes().startswith(b"\x89PNG")
+
+
+@torch.no_grad()
+def test_a_question_about_scenes(with_scenes: None, tmp_path: Path) -> None:
+    cfg, data, model = ready()
+    lines, (path,) = TASK.demo(model, data, cfg, "a red seven", tmp_path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+    start = lines.index("closest test images, each with its third caption:")
+    known = {data.all.caption("test", c) for c in range(60)}
+    assert len(lines[1:start]) == 5 and all(line.strip() in known for line in lines[1:start])
+    found = [int(line.split()[0]) for line in lines[start + 1 :]]
+    s = model.sentences(*data.words(data.all.query("a red seven"), np.array([0])))
+    order = model.energy(s, model.images(data.image_features(data.all.splits["test"], np.arange(12))))[0].argsort()
+    assert found == order[:6].tolist()
+
+
+@torch.no_grad()
+def test_a_question_about_features_only(tmp_path: Path) -> None:
+    cfg, data, model = ready()
+    assert TASK.plots(model, data, cfg, tmp_path, 0) == []
+    lines, paths = TASK.demo(model, data, cfg, "the train 0", tmp_path)
+    assert paths == [] and "features only" in lines[-1] and sum("(0." in line for line in lines) == 2
+    with pytest.raises(DataError, match="query 'zebra': no word of it"):
+        TASK.demo(model, data, cfg, "zebra", tmp_path)
