@@ -29,7 +29,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.inputs import Step
+from models.inputs import Step, check_like, check_whole
 from models.norm import cached_weights, weight_normed
 from models.recurrent_norm import Moment, SiteNorm, StepBatchNorm, Unnormalised, site_norm
 from models.variant import Variant
@@ -74,9 +74,8 @@ class _Cell(nn.Module):
         **switches: Any,
     ) -> None:
         super().__init__()
-        for key, size in (("input_size", input_size), ("hidden_size", hidden_size)):
-            if size < 1:
-                raise ValueError(f"{key}={size} must be 1 or more")
+        check_whole("input_size", input_size)
+        check_whole("hidden_size", hidden_size)
         from models.kernels import check_kernel  # it knows cells
 
         self.input_size, self.hidden_size = input_size, hidden_size
@@ -121,6 +120,13 @@ class _Cell(nn.Module):
 
     def _groups(self, per_gate: bool) -> list[int]:
         raise NotImplementedError
+
+    def _cases(self, x_BI: Tensor) -> int:
+        """The cases of a single step's input, which is always the reference."""
+        if self.variant.given.kernel == "fused":
+            raise ValueError("kernel=fused has no single step: use begin(), or kernel=auto")
+        check_like("input", x_BI, next(self.parameters()))
+        return len(x_BI) if x_BI.dim() else 1  # what else is wrong with it the step says
 
     def weights(self) -> Weights:
         """The matrices; call it once per sequence."""
@@ -186,11 +192,12 @@ class LSTMCell(_Cell):
         return State(torch.where(running_B1, h_BH, state.h_BH), torch.where(running_B1, c_BH, state.c_BH))
 
     def forward(self, x_BI: Tensor, state: State | None = None, moment: Moment = FIRST) -> State:
-        """One step on its own; in a loop use ``begin``, which takes the weights once."""
-        state = self.initial(len(x_BI)) if state is None else State(*state)
-        Step(self, 1, len(x_BI)).check(x_BI, state)
+        """One step on its own, through the reference; in a loop use ``begin``, which takes the weights once."""
+        batch = self._cases(x_BI)
+        state = self.initial(batch) if state is None else state
+        Step(self, 1, batch).check(x_BI, state)
         weights = self.weights()
-        return self.advance(self.project(x_BI, weights), state, weights, moment)
+        return self.advance(self.project(x_BI, weights), State(*state), weights, moment)
 
     def begin(self, steps: int, batch: int) -> LSTMSteps | fused.LSTMSteps:
         """A time loop of at most ``steps`` steps on ``batch`` cases: call the result with the input and the state.
@@ -258,9 +265,10 @@ class GRUCell(_Cell):
         return new_BH if moment.mask_B1 is None else torch.where(moment.mask_B1, new_BH, h_BH)
 
     def forward(self, x_BI: Tensor, h_BH: Tensor | None = None, moment: Moment = FIRST) -> Tensor:
-        """One step on its own; in a loop use ``begin``, which takes the weights once."""
-        h_BH = self.initial(len(x_BI)) if h_BH is None else h_BH
-        Step(self, 1, len(x_BI)).check(x_BI, (h_BH,))
+        """One step on its own, through the reference; in a loop use ``begin``, which takes the weights once."""
+        batch = self._cases(x_BI)
+        h_BH = self.initial(batch) if h_BH is None else h_BH
+        Step(self, 1, batch).check(x_BI, (h_BH,))
         weights = self.weights()
         return self.advance(self.project(x_BI, weights), h_BH, weights, moment)
 

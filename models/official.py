@@ -52,7 +52,7 @@ def load_official(npz: str | Path | Arrays, prefix: str = "encoder", into: GRU |
             ``into`` is unchanged then.
     """
     names, found, where = _read(npz, f"{prefix}_")
-    if not found:
+    if not any(f"{prefix}_{name}" in found for name in PLAIN):
         prefixes = sorted({name.removesuffix("_Ux") for name in names if name.endswith("_Ux")})
         raise ValueError(f"{where} has no GRU named '{prefix}'; it has: {', '.join(prefixes) or 'none'}")
     normed = any(f"{prefix}_{name}" in found for name in LN)
@@ -73,8 +73,8 @@ def load_official(npz: str | Path | Arrays, prefix: str = "encoder", into: GRU |
             raise ValueError(f"{where}: {prefix}_{name} has shape {given.shape}, but must have {shape}")
         if given.dtype.kind != "f":
             raise ValueError(f"{where}: {prefix}_{name} has dtype {given.dtype}, but must hold floats")
-        if not np.isfinite(given).all():
-            raise ValueError(f"{where}: {prefix}_{name} holds values that are not finite")
+        if not np.isfinite(given.astype(str(view.dtype).removeprefix("torch."))).all():
+            raise ValueError(f"{where}: {prefix}_{name} holds values that are not finite in {view.dtype}")
     with torch.no_grad():
         for name, view in _to_official(layer).items():
             view.copy_(torch.from_numpy(found[f"{prefix}_{name}"].astype("float64")))
@@ -97,6 +97,8 @@ def official_arrays(layer: GRU, prefix: str = "encoder") -> dict[str, NDArray[np
 def save_official(layer: GRU, npz: str | Path, prefix: str = "encoder") -> None:
     """Writes a layer as an archive of the authors; the file appears whole or not at all. Raises: see above."""
     arrays, path = official_arrays(layer, prefix), Path(npz)
+    if not path.parent.is_dir():
+        raise ValueError(f"{path.parent}: there is no such folder; make it first")
     partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         with open(partial, "wb") as file:
@@ -109,9 +111,11 @@ def save_official(layer: GRU, npz: str | Path, prefix: str = "encoder") -> None:
 def _read(npz: str | Path | Arrays, start: str) -> tuple[list[str], dict[str, NDArray[np.floating]], str]:
     """All names, the arrays whose names begin with ``start``, and what to call their source. Nothing is unpickled."""
     if not isinstance(npz, str | Path):
+        if not isinstance(npz, Mapping) or not all(isinstance(value, np.ndarray) for value in npz.values()):
+            raise ValueError("npz must be a file's name, or NumPy arrays by name")
         return list(npz), {name: npz[name] for name in npz if name.startswith(start)}, "the given arrays"
     if not Path(npz).is_file():
-        raise ValueError(f"{npz}: there is no such file")
+        raise ValueError(f"{npz}: there is no such file, or it is a folder")
     damaged = f"{npz} is no .npz archive, or a damaged one: fetch it again"
     if not zipfile.is_zipfile(npz):
         raise ValueError(damaged)

@@ -38,8 +38,8 @@ class StepBatchNorm(nn.Module):
         norm: its constants; ``gain_init`` 0.1 is the value of Cooijmans et al.
         max_steps: S.
         bias: whether there is one.
-        evaluation: ``population``: running statistics in eval mode; ``batch``: the batch's own (facts: the code
-            of the attentive reader validated this way).
+        evaluation: ``population``: running statistics in eval mode; ``batch``: the batch's own (the public
+            code of the attentive reader of March 2016 validated this way).
     """
 
     running_mean_SF: Tensor
@@ -57,8 +57,14 @@ class StepBatchNorm(nn.Module):
         self.register_buffer("batches_S", torch.zeros(max_steps, dtype=torch.int64))
 
     def forward(self, a_BF: Tensor, moment: Moment) -> Tensor:
-        if a_BF.dtype in (torch.bfloat16, torch.float16):
-            a_BF = a_BF.float()  # statistics as precise as those of LN, which autocast takes in float32
+        if a_BF.dtype not in (torch.bfloat16, torch.float16):
+            return self._normalised(a_BF, moment)
+        # Statistics as precise as those of LN, which autocast takes in float32. A layer that is itself of a lower
+        # precision goes on in it.
+        normal_BF = self._normalised(a_BF.float(), moment)
+        return normal_BF if torch.is_autocast_enabled(a_BF.device.type) else normal_BF.to(a_BF.dtype)
+
+    def _normalised(self, a_BF: Tensor, moment: Moment) -> Tensor:
         if not self.training and self.evaluation == "population":
             # Steps that training never reached use the last one it did.
             step = min(moment.t, self.steps_seen() - 1)

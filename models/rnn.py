@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from models.cells import GRUCell, LSTMCell, State
-from models.inputs import check_lengths, check_like
+from models.inputs import check_lengths, check_like, check_whole
 from models.kernels import builtin, fused, select
 from models.recurrent_norm import Moment
 
@@ -47,8 +47,7 @@ class _Layers(nn.Module):
         **switches: Any,
     ) -> None:
         super().__init__()
-        if num_layers < 1:
-            raise ValueError(f"num_layers={num_layers} must be 1 or more")
+        check_whole("num_layers", num_layers)
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
         self.batch_first, self.bidirectional, self.directions = batch_first, bidirectional, 2 if bidirectional else 1
         self.cells = nn.ModuleList(
@@ -65,20 +64,28 @@ class _Layers(nn.Module):
         )
 
     def load_torch(self, layer: nn.RNNBase) -> None:
-        """Copies the weights of a ``torch.nn.LSTM`` or ``torch.nn.GRU`` into layers without a norm, bias_mode torch.
+        """Copies the weights of a ``torch.nn.LSTM`` or ``torch.nn.GRU`` into layers of norm none, bias_mode torch.
 
         Raises:
-            ValueError: sizes or biases differ.
+            ValueError: the layer is of another kind, norm or size. Nothing is copied then.
         """
-        for cell, theirs in zip(self.cells, layer.all_weights, strict=True):
-            ours = [getattr(cell, name) for name in ("weight_ih", "weight_hh", "bias", "bias_hh")]
-            ours = [parameter for parameter in ours if parameter is not None]
-            if [p.shape for p in ours] != [p.shape for p in theirs]:
-                shapes = [[tuple(p.shape) for p in parameters] for parameters in (theirs, ours)]
-                raise ValueError(f"weights of shapes {shapes[0]} do not fit those of this layer, {shapes[1]}")
+        ours: list[Any] = list(self.cells)
+        norm, _, mode, _ = ours[0].variant
+        if norm.name != "none" or mode not in ("torch", "without"):
+            raise ValueError(f"a layer with norm={norm.name} and bias_mode={mode} cannot take PyTorch's weights")
+        if type(self).__name__ != type(layer).__name__:
+            raise ValueError(f"a {type(layer).__name__} does not fit this {type(self).__name__}")
+        for name in ("input_size", "hidden_size", "num_layers", "bidirectional"):
+            if getattr(self, name) != getattr(layer, name):
+                raise ValueError(f"{name}={getattr(layer, name)} does not fit this layer's {getattr(self, name)}")
+        if layer.bias != (mode == "torch"):
+            raise ValueError(f"bias={layer.bias} does not fit this layer's {mode == 'torch'}")
+        if getattr(layer, "proj_size", 0):
+            raise ValueError(f"proj_size={layer.proj_size} is not to be had here")
+        for cell, theirs in zip(ours, layer.all_weights, strict=True):
             with torch.no_grad():
-                for to, source in zip(ours, theirs, strict=True):
-                    to.copy_(source)
+                for name, source in zip(("weight_ih", "weight_hh", "bias", "bias_hh"), theirs, strict=False):
+                    getattr(cell, name).copy_(source)
 
     def _run(self, x: Tensor, states: list[Any] | None, lengths: Tensor | None) -> tuple[Tensor, list[Any]]:
         """All layers; ``states``: one of each cell (``State``, or h alone). Returns the output and the last states."""
@@ -106,6 +113,8 @@ class _Layers(nn.Module):
     def _check(self, x: Tensor) -> int:
         """Returns B. Raises ``ValueError`` for an input that does not fit."""
         check_like("input", x, next(self.parameters()))
+        if x.layout != torch.strided:
+            raise ValueError(f"input of layout {x.layout} must be dense: use to_dense()")
         if x.dim() != 3:
             raise ValueError(f"input of shape {tuple(x.shape)} must have three axes: time, batch and features")
         if x.shape[-1] != self.input_size:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from models.inputs import check_whole
 from models.kernels import KERNELS
 from models.norm import Norm
 from models.recurrent_norm import EVALUATIONS
@@ -68,25 +69,25 @@ class Variant:
             if not holds:
                 raise ValueError(f"{key}={value} {why}")
 
-        sites = self.sites or (SITES[cell][0] if acts else "none")
+        for key in ("bias", "joint", "per_gate"):
+            need(isinstance(getattr(self, key), bool), key, getattr(self, key), "must be True or False")
+        sites = (SITES[cell][0] if acts else "none") if self.sites is None else self.sites
         allowed = SITES[cell] if acts else ("none",)
         need(sites in allowed, "sites", sites, f"does not fit a {cell.upper()} with norm={norm.name}: leave it out"
              + (f" or use one of {', '.join(allowed)}" if acts else ""))  # fmt: skip
         at_gates = "gates" in sites
         one_norm = at_gates and norm.name != "bn"
-        need(not self.joint or one_norm, "joint", self.joint, f"needs LN at the gates, not norm={norm.name} at {sites}")
-        need(
-            not self.per_gate or one_norm, "per_gate", self.per_gate,
-            f"needs LN at the gates, not norm={norm.name} at {sites}",
-        )  # fmt: skip
+        where = f"norm={norm.name} at {sites}" if acts else f"norm={norm.name}"
+        for key in ("joint", "per_gate"):
+            need(not getattr(self, key) or one_norm, key, True, f"needs LN at the gates, not {where}")
         modes = BIAS_MODES.get(norm.name, ANY_OTHER_NORM)
         if sites == "cell":
             modes = ("minimal",)  # no norm at the gates, so nothing for the modes to differ in
         elif cell == "gru" and not acts:
             modes = ("torch", "official", "minimal")
         if self.bias:
-            mode = self.bias_mode or modes[0]
-            need(mode in modes, "bias_mode", mode, f"does not fit norm={norm.name} at {sites}: use {', '.join(modes)}")
+            mode = modes[0] if self.bias_mode is None else self.bias_mode
+            need(mode in modes, "bias_mode", mode, f"does not fit {where}: use {', '.join(modes)}")
         else:
             mode = "without"
             need(self.bias_mode is None, "bias_mode", self.bias_mode, "does nothing with bias=False: leave one out")
@@ -95,7 +96,7 @@ class Variant:
         if norm.name == "bn":
             need(self.max_steps is not None, "max_steps", self.max_steps, "with BN: give the number of time steps "
                  "that have statistics of their own")  # fmt: skip
-            need((self.max_steps or 0) >= 1, "max_steps", self.max_steps, "must be 1 or more")
+            check_whole("max_steps", self.max_steps)
             need(
                 self.evaluation in EVALUATIONS,
                 "evaluation",
@@ -110,7 +111,8 @@ class Variant:
                  f"does nothing with norm={norm.name}: leave it out")  # fmt: skip
         if self.gate_clip is not None:
             need(cell == "lstm", "gate_clip", self.gate_clip, "is for the LSTM only: leave it out")
-            need(self.gate_clip > 0, "gate_clip", self.gate_clip, "must be above 0")
+            number = isinstance(self.gate_clip, (int, float)) and self.gate_clip > 0
+            need(number, "gate_clip", self.gate_clip, "must be a number above 0")
         need(self.kernel in KERNELS, "kernel", self.kernel, f"is unknown: use {', '.join(KERNELS)}")
         return Resolved(norm, sites, mode, self)
 

@@ -119,9 +119,30 @@ def test_a_seventh_task_touches_nothing_but_the_registry(copy: Copy) -> None:
     assert " passed" in tests.stdout
 
 
+# At the gates and on the cell's read-out, over stacked gates and gate by gate, in both kinds of layer.
+RECURRENT = """
+import torch
+from models.norm import Norm
+from models.rnn import GRU, LSTM
+x_TBI = torch.randn(4, 3, 5, requires_grad=True)
+for kind in (LSTM, GRU):
+    for per_gate in (False, True):
+        torch.manual_seed(0)
+        layer = kind(5, 6, 2, bidirectional=True, norm=Norm("rms"), per_gate=per_gate)
+        torch.manual_seed(0)
+        other = kind(5, 6, 2, bidirectional=True, norm="ln", per_gate=per_gate)
+        output_TBH = layer(x_TBI, lengths=torch.tensor([4, 1, 2]))[0]
+        assert not torch.allclose(output_TBH, other(x_TBI, lengths=torch.tensor([4, 1, 2]))[0])
+        output_TBH.square().sum().backward()
+        gains = [p for name, p in layer.named_parameters() if name.endswith("gain")]
+        sites = {(LSTM, False): 3, (LSTM, True): 9, (GRU, False): 4, (GRU, True): 6}[kind, per_gate]
+        assert len(gains) == 4 * sites and all(p.grad.abs().max() > 0 for p in gains)
+"""
+
+
 @pytest.mark.slow
 def test_a_fifth_norm_is_a_few_lines(copy: Copy) -> None:
-    """RMSNorm in the feed-forward layers and on the LSTMs' cell read-out."""
+    """RMSNorm in the feed-forward layers, in DRAW's LSTMs, and in the recurrent layers."""
     added = copy.extend("rms")
     assert added.files == ["configs/norm/rms.yaml"]
     cells = [f"{lstm}.norm_cell.groups.0" for lstm in ("encoder", "decoder")]
@@ -131,6 +152,7 @@ def test_a_fifth_norm_is_a_few_lines(copy: Copy) -> None:
     config = (copy.root / added.files[0]).read_text()
     assert sum(added.lines.values()) + code_lines(config) < 20
 
+    copy.python("-c", RECURRENT)
     for task, sites in tasks.items():
         copy.python("-m", "experiments.train", f"task={task}", "norm=rms", "profile=smoke", "device=cpu")
         (folder,) = copy.cells(task)

@@ -119,7 +119,7 @@ BAD: dict[str, tuple[dict[str, Array], str]] = {
     "odd": (having(W=np.zeros((INPUTS, 7))), f"{GIVEN}: encoder_W has shape (5, 7), but must have (inputs, 2 x units)"),
     "flat": (having(W=np.zeros(7)), f"{GIVEN}: encoder_W has shape (7,), but must have (inputs, 2 x units)"),
     "integers": (having(bx=np.zeros(H, int)), f"{GIVEN}: encoder_bx has dtype int64, but must hold floats"),
-    "NaN": (having(bx=np.full(H, np.nan)), f"{GIVEN}: encoder_bx holds values that are not finite"),
+    "NaN": (having(bx=np.full(H, np.nan)), f"{GIVEN}: encoder_bx holds values that are not finite in torch.float32"),
 }  # fmt: skip
 
 
@@ -209,5 +209,5 @@ def test_files_that_cannot_be_read_are_refused_in_one_line(tmp_path: Path) -> No
     np.save(tmp_path / "single.npy", np.zeros(3))
     with pytest.raises(ValueError, match="single.npy is no .npz archive, or a damaged one: fetch it again$"):
         load_official(tmp_path / "single.npy")
-    with pytest.raises(ValueError, match="nowhere.npz: there is no such file$"):
+    with pytest.raises(ValueError, match="nowhere.npz: there is no such file, or it is a folder$"):
         load_official(tmp_path / "nowhere.npz")

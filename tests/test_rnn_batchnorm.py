@@ -177,3 +177,12 @@ def test_each_layer_and_direction_has_statistics_of_its_own() -> None:
     last = torch.stack([x[length - 1, b] for b, length in enumerate(lengths)])
     weights = torch.tensor(parameters_of(layer.cells[1])["W"])
     torch.testing.assert_close(means[1][0], (last @ weights.T).mean(0))
+
+
+@pytest.mark.parametrize("kind", [LSTM, GRU])
+def test_a_layer_of_bfloat16_stays_one(kind: type[LSTM] | type[GRU]) -> None:
+    layer = kind(3, 4, norm="bn", max_steps=2).bfloat16()
+    output_TBH, _ = layer(torch.randn(3, 5, 3).bfloat16())
+    assert output_TBH.dtype == torch.bfloat16
+    output_TBH.float().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in layer.parameters())

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from models.rnn import GRU, LSTM
 from tests.rnncases import build, parts, random, states
 
 T, B, INPUTS, H = 5, 4, 3, 6
@@ -125,3 +126,33 @@ def test_a_cell_is_the_frameworks_cell(kind: str) -> None:
     other = theirs(x, tuple(state) if kind == "lstm" else state[0])
     for a, b in zip(parts(mine), parts(other), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_load_torch_copies_a_layer_whole(kind: str, bias: bool) -> None:
+    theirs = getattr(torch.nn, kind)(3, 4, 2, bias=bias, bidirectional=True)
+    ours = {"LSTM": LSTM, "GRU": GRU}[kind](3, 4, 2, bias=bias, bidirectional=True)
+    ours.load_torch(theirs)
+    x_TBI = torch.randn(5, 2, 3)
+    torch.testing.assert_close(ours(x_TBI)[0], theirs(x_TBI)[0])
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "message"),
+    [
+        (LSTM(3, 4, norm="wn"), torch.nn.LSTM(3, 4), "norm=wn and bias_mode=torch cannot take PyTorch's weights"),
+        (LSTM(3, 4, norm="ln", bias=False), torch.nn.LSTM(3, 4, bias=False), "norm=ln and bias_mode=without"),
+        (LSTM(3, 4), torch.nn.GRU(3, 4), "a GRU does not fit this LSTM"),
+        (GRU(4, 4, 2), torch.nn.GRU(4, 4, bidirectional=True), "num_layers=1 does not fit this layer's 2"),
+        (GRU(4, 4), torch.nn.GRU(4, 4, bidirectional=True), "bidirectional=True does not fit this layer's False"),
+        (LSTM(3, 4), torch.nn.LSTM(5, 4), "input_size=5 does not fit this layer's 3"),
+        (LSTM(3, 4), torch.nn.LSTM(3, 4, bias=False), "bias=False does not fit this layer's True"),
+        (LSTM(3, 4), torch.nn.LSTM(3, 4, proj_size=2), "proj_size=2 is not to be had here"),
+    ],
+)
+def test_load_torch_refuses_what_does_not_fit(ours: LSTM | GRU, theirs: torch.nn.RNNBase, message: str) -> None:
+    before = [parameter.clone() for parameter in ours.parameters()]
+    with pytest.raises(ValueError, match=message):
+        ours.load_torch(theirs)
+    assert all(torch.equal(a, b) for a, b in zip(before, ours.parameters(), strict=True))

@@ -127,22 +127,22 @@ def test_steps_that_do_not_fit(kind: type[LSTMCell] | type[GRUCell], kernel: str
 
 CONSTRUCTION: dict[str, tuple[type[LSTM] | type[GRU], dict[str, Any], str]] = {
     "norm": (LSTM, {"norm": "layer"}, "norm 'layer' is unknown; choose one of {norms}"),
-    "units": (LSTM, {"hidden_size": 0}, "hidden_size=0 must be 1 or more"),
-    "inputs": (GRU, {"input_size": -1}, "input_size=-1 must be 1 or more"),
-    "layers": (GRU, {"num_layers": 0}, "num_layers=0 must be 1 or more"),
+    "units": (LSTM, {"hidden_size": 0}, "hidden_size=0 must be a whole number, 1 or more"),
+    "inputs": (GRU, {"input_size": -1}, "input_size=-1 must be a whole number, 1 or more"),
+    "layers": (GRU, {"num_layers": 0}, "num_layers=0 must be a whole number, 1 or more"),
     "sites of the other cell": (GRU, {"norm": "ln", "sites": "cell"},
         "sites=cell does not fit a GRU with norm=ln: leave it out or use one of gates"),
     "sites unknown": (LSTM, {"norm": "ln", "sites": "input"},
         "sites=input does not fit a LSTM with norm=ln: leave it out or use one of gates+cell, gates, cell"),
     "sites of nothing": (LSTM, {"sites": "gates"}, "sites=gates does not fit a LSTM with norm=none: leave it out"),
     "sites of WN": (GRU, {"norm": "wn", "sites": "gates"}, "sites=gates does not fit a GRU with norm=wn: leave it out"),
-    "joint of nothing": (LSTM, {"joint": True}, "joint=True needs LN at the gates, not norm=none at none"),
+    "joint of nothing": (LSTM, {"joint": True}, "joint=True needs LN at the gates, not norm=none"),
     "joint of BN": (LSTM, {"norm": "bn", "max_steps": 1, "joint": True},
         "joint=True needs LN at the gates, not norm=bn at gates+cell"),
     "joint of the cell": (LSTM, {"norm": "ln", "sites": "cell", "joint": True},
         "joint=True needs LN at the gates, not norm=ln at cell"),
     "per gate of WN": (GRU, {"norm": "wn", "per_gate": True},
-        "per_gate=True needs LN at the gates, not norm=wn at none"),
+        "per_gate=True needs LN at the gates, not norm=wn"),
     "bias mode unknown": (LSTM, {"norm": "ln", "bias_mode": "all"},
         "bias_mode=all does not fit norm=ln at gates+cell: use official, paper, minimal"),
     "bias mode of BN": (LSTM, {"norm": "bn", "max_steps": 1, "bias_mode": "official"},
@@ -150,7 +150,7 @@ CONSTRUCTION: dict[str, tuple[type[LSTM] | type[GRU], dict[str, Any], str]] = {
     "bias mode of LN": (GRU, {"norm": "ln", "bias_mode": "torch"},
         "bias_mode=torch does not fit norm=ln at gates: use official, paper, minimal"),
     "bias mode of a GRU": (GRU, {"bias_mode": "paper"},
-        "bias_mode=paper does not fit norm=none at none: use torch, official, minimal"),
+        "bias_mode=paper does not fit norm=none: use torch, official, minimal"),
     "bias mode of the cell": (LSTM, {"norm": "ln", "sites": "cell", "bias_mode": "official"},
         "bias_mode=official does not fit norm=ln at cell: use minimal"),
     "bias mode without": (LSTM, {"bias": False, "bias_mode": "torch"},
@@ -161,15 +161,15 @@ CONSTRUCTION: dict[str, tuple[type[LSTM] | type[GRU], dict[str, Any], str]] = {
         "initial_state=learned_h is unknown: use zeros, learned"),
     "BN's steps": (LSTM, {"norm": "bn"},
         "max_steps=None with BN: give the number of time steps that have statistics of their own"),
-    "BN's steps none": (LSTM, {"norm": "bn", "max_steps": 0}, "max_steps=0 must be 1 or more"),
+    "BN's steps none": (LSTM, {"norm": "bn", "max_steps": 0}, "max_steps=0 must be a whole number, 1 or more"),
     "steps of LN": (LSTM, {"norm": "ln", "max_steps": 3}, "max_steps=3 does nothing with norm=ln: leave it out"),
     "evaluation": (GRU, {"norm": "bn", "max_steps": 3, "evaluation": "running"},
         "evaluation=running is unknown: use population, batch"),
     "evaluation of LN": (GRU, {"norm": "ln", "evaluation": "batch"},
         "evaluation=batch does nothing with norm=ln: leave it out"),
     "clip of a GRU": (GRU, {"gate_clip": 1.0}, "gate_clip=1.0 is for the LSTM only: leave it out"),
-    "clip none": (LSTM, {"gate_clip": 0.0}, "gate_clip=0.0 must be above 0"),
-    "clip negative": (LSTM, {"gate_clip": -1.0}, "gate_clip=-1.0 must be above 0"),
+    "clip none": (LSTM, {"gate_clip": 0.0}, "gate_clip=0.0 must be a number above 0"),
+    "clip negative": (LSTM, {"gate_clip": -1.0}, "gate_clip=-1.0 must be a number above 0"),
     "kernel": (LSTM, {"kernel": "cuda"}, "kernel=cuda is unknown: use auto, reference, fused"),
 }  # fmt: skip
 
@@ -185,8 +185,44 @@ def test_switches_that_do_nothing_or_are_not_there_are_refused_at_construction(w
 
 def test_arguments_that_only_the_framework_has_are_refused() -> None:
     for argument in ({"dropout": 0.5}, {"proj_size": 3}, {"device": "cpu"}, {"dtype": torch.float64}):
-        with pytest.raises(TypeError, match=f"unexpected keyword argument '{next(iter(argument))}'"):
+        with pytest.raises(TypeError, match=f"unknown argument {next(iter(argument))}; the switches are norm, sites"):
             LSTM(INPUTS, H, **argument)
+
+
+WHOLE = "must be a whole number, 1 or more"
+NO_NUMBERS = {
+    "hidden_size=4.0 " + WHOLE: lambda: LSTMCell(3, 4.0),
+    "hidden_size=True " + WHOLE: lambda: GRU(3, True),
+    "input_size='3' " + WHOLE: lambda: GRUCell("3", 4),
+    "num_layers=1.5 " + WHOLE: lambda: LSTM(3, 4, 1.5),
+    "max_steps=2.5 " + WHOLE: lambda: GRU(3, 4, norm="bn", max_steps=2.5),
+    "gate_clip=1 must be a number above 0": lambda: LSTM(3, 4, gate_clip="1"),
+    "bias=no must be True or False": lambda: LSTM(3, 4, bias="no"),
+    "steps='2' " + WHOLE: lambda: LSTMCell(3, 4).begin("2", 2),
+    "batch=2.5 " + WHOLE: lambda: GRUCell(3, 4).begin(2, 2.5),
+    "sites= does not fit a LSTM with norm=ln: leave it out or use one of gates+cell, gates, cell": lambda: LSTM(
+        3, 4, norm="ln", sites=""
+    ),
+}
+
+
+@pytest.mark.parametrize("message", NO_NUMBERS)
+def test_what_is_no_number_or_no_switch_is_named(message: str) -> None:
+    refused(message, NO_NUMBERS[message])
+
+
+def test_a_state_that_is_none_is_named() -> None:
+    cell, x_BI = LSTMCell(INPUTS, H), torch.zeros(B, INPUTS)
+    message = "state must be a pair (h, c); the cell's initial(batch) gives the first one"
+    refused(message, lambda: cell.begin(1, B)(x_BI, None))
+    refused(message, lambda: cell(x_BI, (x_BI, x_BI, x_BI)))
+    refused("input of type NoneType must be a tensor", lambda: cell(None))
+    refused("input of shape () must have two axes: 1 cases, features", lambda: cell(torch.tensor(1.0)))
+
+
+def test_a_single_step_is_never_the_fused_kernel() -> None:
+    for cell in (LSTMCell(INPUTS, H, norm="ln", kernel="fused"), GRUCell(INPUTS, H, norm="ln", kernel="fused")):
+        refused("kernel=fused has no single step: use begin(), or kernel=auto", lambda cell=cell: cell(X[0]))
 
 
 KERNELS = [

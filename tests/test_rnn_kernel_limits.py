@@ -110,12 +110,3 @@ def test_small_cells_keep_their_digits(size: float) -> None:
     torch.testing.assert_close(c_after_BH, c_BH / 2, rtol=1e-6, atol=0)
     expected = (c_BH.double() / 2).tanh() / 2
     torch.testing.assert_close(h_BH.double(), expected, rtol=1e-6, atol=0)
-
-
-def test_what_torch_layers_take_and_these_do_not_is_named() -> None:
-    with pytest.raises(TypeError, match="unknown argument dropout; the switches are norm, sites"):
-        LSTM(3, 5, dropout=0.1)
-    with pytest.raises(ValueError, match=r"begin\(steps=0, batch=2\): both must be 1 or more"):
-        LSTMCell(3, 5).begin(0, 2)
-    with pytest.raises(ValueError, match="do not fit those of this layer"):
-        LSTM(3, 5).load_torch(torch.nn.LSTM(4, 5))

@@ -11,6 +11,7 @@ import fcntl
 import functools
 import hashlib
 import importlib.util
+import logging
 import os
 import shlex
 import shutil
@@ -43,7 +44,12 @@ def extension() -> ModuleType | None:
     """The compiled module, built at the first call; ``None``, after one warning, where that fails."""
     global _why
     try:
-        module = _load(_built())
+        library = _built()
+        try:
+            module = _load(library)
+        except ImportError:  # cut off, by a full disk for one
+            library.unlink()
+            module = _load(_built())
         if not module.team_works():
             raise RuntimeError("the compiler's OpenMP is not PyTorch's; set CXX to g++")
         return module
@@ -90,6 +96,8 @@ def _built() -> Path:
             lock = open(folder / "lock", "w")  # released by the system even if the process is killed
         except OSError:
             continue  # a read-only home, for one
+        if not _mine(folder):
+            continue
         with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not (folder / name).exists():
@@ -105,12 +113,13 @@ def _mine(folder: Path) -> bool:
 
 def _compile(library: Path) -> None:
     """Compiles all sources side by side and links them. Raises ``RuntimeError`` with the first error."""
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # no GPU is no news
     from torch.utils.cpp_extension import include_paths, library_paths
 
     compiler = shlex.split(os.environ.get("CXX", "")) or [shutil.which("g++") or shutil.which("c++") or ""]
     if not compiler[0]:
         raise RuntimeError("no C++ compiler found; install g++ or set CXX")
-    print("building the fused recurrent kernels (once, under a minute)", file=sys.stderr, flush=True)
+    print("building the fused recurrent kernels (once, about a minute)", file=sys.stderr, flush=True)
     for left in library.parent.glob("build-*"):  # of a build that was killed: the lock is ours now
         shutil.rmtree(left, ignore_errors=True)
     paths = [*include_paths(), sysconfig.get_paths()["include"]]
@@ -123,6 +132,8 @@ def _compile(library: Path) -> None:
             searched += ["-undefined", "dynamic_lookup"]  # Python's own symbols
         linked = ["-o", f"{work}/linked.so", *objects.values(), *searched]
         _run([[*compiler, "-shared", *flags(), *linked, "-ltorch", "-ltorch_cpu", "-lc10", "-ltorch_python"]])
+        if not Path(f"{work}/linked.so").exists():
+            raise RuntimeError(f"{compiler[0]} wrote nothing; set CXX to a C++ compiler")
         os.replace(f"{work}/linked.so", library)
 
 
@@ -137,7 +148,8 @@ def _run(commands: list[list[str]]) -> None:
             _, said = process.communicate()
             if process.returncode:
                 lines = [line for line in said.splitlines() if "error" in line] or said.splitlines()[-1:]
-                raise RuntimeError((lines or [f"{words[0]} ended with exit code {process.returncode}"])[0])
+                silent = f"{words[0]} ended with exit status {process.returncode} and said nothing"
+                raise RuntimeError((lines or [silent])[0])
     finally:
         for process in running:
             process.kill()

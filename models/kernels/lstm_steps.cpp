@@ -11,12 +11,15 @@ namespace ln {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+// Multiplications a step must have for its threads to be worth waking: about ten microseconds of one core.
+constexpr int64_t WORTH_A_TEAM = 1 << 20;
+
 class LstmHub : public torch::CustomClassHolder {
  public:
   // keep: whether a backward pass may follow; if not, all steps share the buffers of one.
   LstmHub(int64_t T, int64_t B, const LstmParameters& parameters, bool keep)
-      : T(T), B(B), I(parameters.weight_ih.size(1)), keep(keep), threads(at::get_num_threads()), p(parameters),
-        w(weights(p)), H(w.H), input(data(p.weight_ih), 1, I, I, 4 * H, threads),
+      : T(T), B(B), I(parameters.weight_ih.size(1)), keep(keep), p(parameters), w(weights(p)), H(w.H),
+        threads(B * (I + H) * 4 * H < WORTH_A_TEAM ? 1 : at::get_num_threads()), input(data(p.weight_ih), 1, I, I, 4 * H, threads),
         recurrent(data(p.weight_hh), 1, H, H, 4 * H, threads) {
     Pool& pool = Pool::instance();
     const int64_t kept = keep ? T : 1;
@@ -112,10 +115,10 @@ class LstmHub : public torch::CustomClassHolder {
 
   const int64_t T, B, I;
   const bool keep;
-  const int threads;
   const LstmParameters p;
   const LstmWeights w;
   const int64_t H;
+  const int threads;
   int64_t next = 0;
 
  private:
