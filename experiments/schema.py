@@ -22,6 +22,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from data.handwriting import skip_bad_asked
 from experiments.machine import cores
 from experiments.optim import ADAMS, CLIPS
 from models.kernels import KERNELS
@@ -140,6 +141,7 @@ def register() -> None:
     """Makes the schemas known to Hydra: ``schema`` and, per task, ``schema/<task>``."""
     from experiments.tasks import TASKS
 
+    OmegaConf.register_new_resolver("env_skip_bad", skip_bad_asked, replace=True)
     store = ConfigStore.instance()
     store.store(name="schema", node=Config)
     store.store(group="norm", name="schema_norm", node=NormConfig)
