@@ -13,6 +13,7 @@ import difflib
 import hashlib
 import json
 import math
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -206,7 +207,11 @@ def resolve(raw: DictConfig) -> Config:
     assert isinstance(cfg, Config)
     task = TASKS[cfg.task.name]
     if cfg.norm.name not in task.norms:
-        raise ConfigError(f"norm={cfg.norm.name} is not supported by task {task.name}: use {', '.join(task.norms)}")
+        why = getattr(sys.modules[type(task).__module__], "REFUSED", {}).get(cfg.norm.name)
+        reason = f" ({why})" if why else ""
+        raise ConfigError(
+            f"norm={cfg.norm.name} is not supported by task {task.name}{reason}: use {', '.join(task.norms)}"
+        )
     if cfg.norm.variance == "auto":
         # The paper uses the unbiased estimator at batch 4, where the two differ by a third.
         cfg.norm.variance = "unbiased" if cfg.train.batch_size <= 16 else "biased"
