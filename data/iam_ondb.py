@@ -181,9 +181,9 @@ def manifest(roots: Sequence[Path]) -> tuple[list[Path], str]:
     return [Path(path) for path, _, _ in found], digest
 
 
-def _unreadable(error: OSError, place: object) -> DataError:
+def _unreadable(error: OSError, place: str | Path) -> DataError:
     """What to say of a file or folder that the system refuses."""
-    path = error.filename or place
+    path: str | Path = error.filename or place
     if os.path.islink(path) and not os.path.exists(path):
         return DataError(f"{path}: a link that leads nowhere; remove it or place its file")
     return DataError(f"{path}: cannot be read ({error.strerror or error}); check it and its rights")
