@@ -58,13 +58,6 @@ def test_a_short_call_fills_its_turn_and_its_first_call_does_not_count() -> None
     assert seconds == pytest.approx([timing.TURN_SECONDS / 4] * timing.MOST_ROUNDS)
 
 
-def test_who_sits_out_rounds_takes_part_in_the_warm_up_and_the_first() -> None:
-    order: list[str] = []
-    timers = {name: (lambda name=name: order.append(name) or 1.0) for name in ("a", "b")}
-    seconds = timing.turns(timers, warm_up=1, seconds_at_least=0.0, every={"b": 3})
-    assert "".join(order) == "ab" + "abaaabaaab" and [len(taken) for taken in seconds.values()] == [7, 3]
-
-
 def test_the_floor_takes_the_faster_library_for_each_product() -> None:
     def slow(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         time.sleep(0.01 * (len(a) == 4))
