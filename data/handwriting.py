@@ -22,10 +22,19 @@ def load_handwriting(*, skip_bad: bool = False) -> Lines:
     return pen_stand_in.load_stand_in() if folder is None else iam_ondb.load_iam(folder, skip_bad=skip_bad)
 
 
+def skip_bad_asked() -> bool:
+    """Whether $LN_SKIP_BAD asks to leave out bad lines; empty counts as not given. Raises ``DataError``."""
+    given = os.environ.get("LN_SKIP_BAD") or "false"
+    if given not in ("true", "false"):
+        raise DataError(f"LN_SKIP_BAD={given} must be true or false")
+    return given == "true"
+
+
 def get(say: Say) -> Source:
     """Says where IAM-OnDB is, or gets what the stand-in is made of; see ``scripts.get_data``. Raises ``DataError``."""
+    skip_bad = skip_bad_asked()
     if (folder := iam_ondb.locate()) is not None:
-        source = load_handwriting(skip_bad=os.environ.get("LN_SKIP_BAD", "").lower() == "true").source
+        source = load_handwriting(skip_bad=skip_bad).source
         for name in ("lineStrokes", "ascii"):
             say("present", folder / name)
         return source

@@ -13,15 +13,16 @@ import hashlib
 import logging
 import os
 import re
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from data.fetch import DataError, Source, data_roots, raw_dir
+from data.fetch import DataError, Source, data_roots, raw_dir, read_bytes
 from data.iam_xml import read_strokes, read_transcript
 from data.parsed_cache import Arrays, cached
-from data.strokes import GAP_S, LONGEST, PARTS, PERIOD_S, BadLine, Lines, encode, offsets, pack
+from data.strokes import GAP_S, LONGEST, PARTS, PERIOD_S, BadLine, Lines, encode, offsets, pack, statistics
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +37,8 @@ LISTS = {
 }
 EXPECTED = sum(count for _, count in LISTS.values())  # 12,179, the paper's number
 ARCHIVES = ("lineStrokes-all.tar.gz", "ascii-all.tar.gz")
-VERSION = f"1:{PERIOD_S}:{GAP_S}:{LONGEST}"  # of what is made from the files
+VERSION = f"2:{PERIOD_S}:{GAP_S}:{LONGEST}"  # of what is made from the files
+FORM = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 def where_to_place() -> str:
@@ -52,12 +54,15 @@ def locate() -> Path | None:
     """The folder that holds ``lineStrokes`` and ``ascii``, or None if there is neither.
 
     Raises:
-        DataError: one of the two is missing, or still packed.
+        DataError: one of the two is missing, or still packed, or a folder cannot be read.
     """
     for root in data_roots():
         for folder in (root / name for name in FOLDERS):
-            found = [(folder / name).is_dir() for name in ("lineStrokes", "ascii")]
-            packed = [name for name in ARCHIVES if (folder / name).is_file()]
+            try:
+                found = [(folder / name).is_dir() for name in ("lineStrokes", "ascii")]
+                packed = [name for name in ARCHIVES if (folder / name).is_file()]
+            except OSError as error:
+                raise _unreadable(error, folder) from None
             if all(found):
                 return folder
             if any(found) or packed:
@@ -77,11 +82,12 @@ def load_iam(folder: Path, *, skip_bad: bool = False) -> Lines:
         skip_bad: leave out lines that cannot be used, and count them, instead of raising.
 
     Raises:
-        DataError: a bad line (the first, and how many there are), a bad list, or nothing left.
+        DataError: a bad line (the first, and how many there are), a bad list, a line that is there twice, strokes that
+            are all identical, or nothing left.
     """
     lists = find_lists(folder)
     files, digest = manifest([folder / "lineStrokes", folder / "ascii", *(lists or {}).values()])
-    strokes = [path for path in files if path.suffix == ".xml"]
+    strokes = [path for path in files if path.suffix.lower() == ".xml"]
 
     def build() -> Arrays:
         return _read(folder, strokes, lists, skip_bad)
@@ -106,11 +112,13 @@ def _source(parts_N: np.ndarray, fingerprint: str, listed: bool, left_out: int, 
     for sentence in detail[count == EXPECTED :]:
         log.info("IAM-OnDB: %s", sentence)
     # A copy that lacks a few lines is still the paper's data; a small part of it is not.
-    whole = count >= 0.95 * EXPECTED
+    # Nor is one divided in another way: it trains and tests on other lines.
+    whole = listed and count >= 0.95 * EXPECTED
+    own = "" if listed else ", divided without its lists"
     return Source(
         kind="original" if whole else "stand-in",
-        label="iam" if whole else f"iam-{count}",
-        name="IAM-OnDB" if whole else f"IAM-OnDB, {count:,} of {EXPECTED:,} lines",
+        label="iam" if whole else f"iam-{count}" + "-unlisted" * (not listed),
+        name="IAM-OnDB" if whole else f"IAM-OnDB, {count:,} of {EXPECTED:,} lines{own}",
         fingerprint=fingerprint,
         detail="; ".join(detail),
     )
@@ -120,15 +128,20 @@ def find_lists(folder: Path) -> dict[str, Path] | None:
     """The official list of each part, or None if there is none of them.
 
     Raises:
-        DataError: only some are there.
+        DataError: only some are there, or a folder cannot be read.
     """
     for place in (folder / name for name in LIST_FOLDERS):
-        paths = {part: place / name for part, (name, _) in LISTS.items()}
-        there = [path.is_file() for path in paths.values()]
-        if all(there):
-            return paths
-        if any(there):
-            missing = [path.name for path in paths.values() if not path.is_file()]
+        try:
+            # Copies from systems that do not tell capitals from small letters may have either.
+            there = {path.name.lower(): path for path in sorted(place.iterdir()) if path.is_file()}
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise _unreadable(error, place) from None
+        missing = [name for name, _ in LISTS.values() if name not in there]
+        if not missing:
+            return {part: there[name] for part, (name, _) in LISTS.items()}
+        if len(missing) < len(LISTS):
             raise DataError(f"{place}: incomplete lists, missing {', '.join(missing)}; place them next to the others")
     return None
 
@@ -137,32 +150,57 @@ def manifest(roots: Sequence[Path]) -> tuple[list[Path], str]:
     """All data files below ``roots`` in order, and a digest of their names, sizes and times of change.
 
     Parsing takes half a minute and this a tenth of a second, so it is how a changed file is noticed.
+
+    Raises:
+        DataError: a link that leads nowhere or back, or what cannot be read.
     """
     found: list[tuple[str, int, int]] = []
     pending = [str(root) for root in roots]
+    seen: dict[tuple[int, int], str] = {}
     while pending:
         place = pending.pop()
-        if os.path.isfile(place):
-            stat = os.stat(place)
-            found.append((place, stat.st_size, stat.st_mtime_ns))
-            continue
-        with os.scandir(place) as entries:
-            for entry in entries:
-                if entry.is_dir():
-                    pending.append(entry.path)
-                elif entry.name.endswith((".xml", ".txt")) and not entry.name.startswith("."):
-                    stat = entry.stat()
-                    found.append((entry.path, stat.st_size, stat.st_mtime_ns))
+        try:
+            here = os.stat(place)
+            if not stat.S_ISDIR(here.st_mode):
+                found.append((place, here.st_size, here.st_mtime_ns))
+                continue
+            if (first := seen.setdefault((here.st_dev, here.st_ino), place)) != place:
+                raise DataError(f"{place}: the same folder as {first}; remove the link")
+            with os.scandir(place) as entries:
+                for entry in entries:
+                    wanted = entry.name.lower().endswith((".xml", ".txt")) and not entry.name.startswith(".")
+                    if wanted and not entry.is_dir():
+                        file = entry.stat()
+                        found.append((entry.path, file.st_size, file.st_mtime_ns))
+                    elif entry.is_dir():
+                        pending.append(entry.path)
+        except OSError as error:
+            raise _unreadable(error, place) from None
     found.sort()
     digest = hashlib.sha256(repr([found, *map(str, roots)]).encode()).hexdigest()
     return [Path(path) for path, _, _ in found], digest
 
 
+def _unreadable(error: OSError, place: str | Path) -> DataError:
+    """What to say of a file or folder that the system refuses."""
+    path: str | Path = error.filename or place
+    if os.path.islink(path) and not os.path.exists(path):
+        return DataError(f"{path}: a link that leads nowhere; remove it or place its file")
+    return DataError(f"{path}: cannot be read ({error.strerror or error}); check it and its rights")
+
+
 def read_lists(lists: Mapping[str, Path]) -> dict[str, int]:
-    """Form -> which of ``PARTS`` it belongs to. Raises ``DataError`` for a form in two lists."""
+    """Form -> which of ``PARTS`` it belongs to.
+
+    Raises:
+        DataError: a list cannot be read or is no list of names, or a form is in two.
+    """
     parts: dict[str, int] = {}
     for part, path in lists.items():
-        for form in path.read_text(encoding="latin-1").split():
+        for form in read_bytes(path).decode("latin-1").split():
+            if not FORM.fullmatch(form):
+                shown = form[:20].encode("unicode_escape").decode()
+                raise DataError(f"{path}: '{shown}' is no name of a form; replace the list")
             if parts.setdefault(form, PARTS.index(part)) != PARTS.index(part):
                 raise DataError(f"{path}: form {form} is in {LISTS[PARTS[parts[form]]][0]} too; replace the lists")
     return parts
@@ -182,12 +220,18 @@ def divide(forms: Mapping[str, int]) -> dict[str, int]:
 def _read(folder: Path, files: Sequence[Path], lists: Mapping[str, Path] | None, skip_bad: bool) -> Arrays:
     """Parses everything."""
     by_form: dict[str, list[tuple[int, Path]]] = {}
+    seen: dict[tuple[str, int], Path] = {}
     for path in files:
         if (name := re.fullmatch(r"(.+)-(\d+)", path.stem)) is None:
             raise DataError(f"{path}: not named <form>-<line>.xml; rename or remove it")
+        if (first := seen.setdefault((name[1], int(name[2])), path)) != path:
+            raise DataError(f"{path}: the same line as {first}; remove one of them")
         by_form.setdefault(name[1], []).append((int(name[2]), path))
     counts = {form: len(numbered) for form, numbered in by_form.items()}
     parts = divide(counts) if lists is None else read_lists(lists)
+    for part, path in (lists or {}).items():
+        if not any(parts.get(form) == PARTS.index(part) for form in counts):
+            raise DataError(f"{path}: names no form of {folder / 'lineStrokes'}; replace the list or place its forms")
     lines, bad = [], []
     for form, numbered in sorted(by_form.items()):
         if form not in parts:
@@ -207,13 +251,17 @@ def _read(folder: Path, files: Sequence[Path], lists: Mapping[str, Path] | None,
                 bad.append(error)
     if bad and not skip_bad:
         more = f" ({len(bad) - 1} more bad lines)" if len(bad) > 1 else ""
-        raise DataError(f"{bad[0]}, or set data.skip_bad=true to leave it out{more}")
+        raise DataError(f"{bad[0]}, or set data.skip_bad=true (make: LN_SKIP_BAD=true) to leave it out{more}")
     for problem in bad[:10]:
         log.warning("left out: %s", problem)
     if not lines:
         raise DataError(f"{folder}: no usable line in {len(files)} stroke files; {where_to_place()}")
+    arrays = pack(lines)
+    # Told here too, where the folder is known. Graves trains on all parts but one.
+    trained = [line[0] for line in lines if line[3] != PARTS.index("valid_small")]
+    statistics(np.concatenate(trained or [arrays["offsets_P2"]]), str(folder / "lineStrokes"))
     left_out = sum(count for form, count in counts.items() if form not in parts)
-    return {**pack(lines), "left_out_2": np.array([left_out, len(bad)])}
+    return {**arrays, "left_out_2": np.array([left_out, len(bad)])}
 
 
 def _labels(text: list[str] | BadLine, number: int, count: int, transcript: Path) -> np.ndarray:
@@ -221,5 +269,6 @@ def _labels(text: list[str] | BadLine, number: int, count: int, transcript: Path
     if isinstance(text, BadLine):
         raise text
     if not 1 <= number <= len(text):
-        raise BadLine(f"{transcript}: {len(text)} lines of text, but {count} stroke files; line {number} has none")
+        found = f"{len(text)} line{'s' * (len(text) != 1)} of text, but {count} stroke file{'s' * (count != 1)}"
+        raise BadLine(f"{transcript}: {found}; line {number} has none: add its text or remove its stroke file")
     return encode(text[number - 1], f"{transcript}, line {number} of the text")

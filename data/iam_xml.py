@@ -37,24 +37,33 @@ def read_strokes(path: Path) -> list[np.ndarray]:
         (M, 3) float64 arrays of x, y (down) and seconds; strokes without points are left out.
 
     Raises:
-        BadLine: truncated or malformed XML, a document type, no strokes, or an attribute that is missing or no
-            number.
+        BadLine: truncated or malformed XML, an encoding that cannot be read, a document type, no strokes, a Point
+            outside of a Stroke, a Stroke in another, or an attribute that is missing or no number.
     """
     content = read_bytes(path)
     strokes: list[list[tuple[float, float, float]]] = []
+    inside = False  # of a Stroke
     parser = expat.ParserCreate()
 
     def fail(why: str) -> BadLine:
         return BadLine(f"{path}, line {parser.CurrentLineNumber}: {why}; replace the file")
 
     def start(tag: str, attributes: dict[str, str]) -> None:
+        nonlocal inside
         if tag == "Stroke":
+            if inside:
+                raise fail("a Stroke inside of a Stroke")
+            inside = True
             strokes.append([])
         elif tag == "Point":
-            if not strokes:
+            if not inside:
                 raise fail("a Point outside of a Stroke")
             x, y, seconds = (number(attributes, name) for name in ("x", "y", "time"))
             strokes[-1].append((x, y, seconds))
+
+    def end(tag: str) -> None:
+        nonlocal inside
+        inside = inside and tag != "Stroke"
 
     def number(attributes: dict[str, str], name: str) -> float:
         if name not in attributes:
@@ -70,14 +79,19 @@ def read_strokes(path: Path) -> list[np.ndarray]:
     def doctype(*_: Any) -> None:
         raise fail("a DOCTYPE, which these files never have")
 
-    parser.StartElementHandler, parser.StartDoctypeDeclHandler = start, doctype
+    parser.StartElementHandler, parser.EndElementHandler = start, end
+    parser.StartDoctypeDeclHandler = doctype
     try:
         parser.Parse(content, True)
     except expat.ExpatError as error:
         raise BadLine(f"{path}: truncated or damaged XML ({error}); replace the file") from None
+    except (LookupError, ValueError):  # what expat's look-up of a declared encoding raises
+        raise fail("an encoding that cannot be read") from None
     found = [np.array(stroke) for stroke in strokes if stroke]
     if not found:
-        raise BadLine(f"{path}: no strokes; expected WhiteboardCaptureSession > StrokeSet > Stroke > Point")
+        raise BadLine(
+            f"{path}: no strokes; expected WhiteboardCaptureSession > StrokeSet > Stroke > Point; replace the file"
+        )
     return found
 
 

@@ -67,7 +67,9 @@ def encode(text: str, where: str) -> np.ndarray:
     for position, character in enumerate(text, 1):
         if not " " <= character <= "~":
             shown = character.encode("unicode_escape").decode()
-            raise BadLine(f"{where}: character {position} is '{shown}', outside the alphabet (printable ASCII)")
+            raise BadLine(
+                f"{where}: character {position} is '{shown}', outside the alphabet (printable ASCII); replace it"
+            )
     return np.array([_LABELS.get(character, 0) for character in text], np.uint8)
 
 
@@ -107,18 +109,20 @@ def offsets(strokes: Sequence[np.ndarray], where: str) -> tuple[np.ndarray, np.n
         int16 (P, 2) and uint8 (P,), as in ``Lines``.
 
     Raises:
-        BadLine: fewer than two readings, or nothing but over-long steps.
+        BadLine: fewer than two readings, nothing but over-long steps, or a pen that never moves.
     """
     filled = [fill(stroke_M3) for stroke_M3 in strokes]
     points = np.concatenate(filled)
     if len(points) < 2:
-        raise BadLine(f"{where}: {len(points)} point, a line needs at least 2")
+        raise BadLine(f"{where}: {len(points)} point, a line needs at least 2; replace the file")
     ends = np.zeros(len(points), np.uint8)
     ends[np.cumsum([len(points_M2) for points_M2 in filled]) - 1] = 1
     steps_P2 = np.diff(points, axis=0) * (1, -1)
     kept = np.hypot(*steps_P2.T) <= LONGEST
     if not kept.any():
         raise BadLine(f"{where}: every step is longer than {LONGEST} units; replace the file")
+    if not steps_P2[kept].any():
+        raise BadLine(f"{where}: all points of all strokes are in one place; replace the file")
     return np.rint(steps_P2[kept]).astype(np.int16), ends[1:][kept]
 
 

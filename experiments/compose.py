@@ -18,6 +18,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from data.fetch import DataError
 from experiments.schema import CONFIGS, Config, ConfigError, one_line, register, resolve, unknown_key
 
 # What to give where a value is of the wrong type: by OmegaConf's name of the type, or by what it says.
@@ -131,6 +132,8 @@ def explain(error: Exception) -> str:
     while cause is not None:
         causes.append(cause)
         cause = cause.__cause__ or cause.__context__
+    if own := next((c for c in causes if isinstance(c, DataError)), None):  # of an environment variable
+        return str(own)
     text = "\n".join(str(c) for c in causes)
     if match := re.search(r"Could not (?:find|load) 'profile/(\w+)/(\w+)'", text):
         profile, task = match.groups()

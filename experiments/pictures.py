@@ -15,10 +15,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from experiments.analysis.output import write_whole
 
 INK = "#1b2a49"
+PLAIN: dict[str, Any] = {"parse_math": False}  # a text may have dollar signs, which are no formula
+STEPS = "pen reading (step); dark: where the window looks"
+SCALE = "Each line is drawn as large as its place allows, so sizes do not compare."
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,8 @@ def draw_window(axes: Axes, row: Penned) -> None:
         weight_UT if weight_UT.size else np.zeros((len(row.text), 1)), aspect="auto", origin="lower", cmap="Greys",
         vmin=0, interpolation="nearest", extent=(0, steps, -0.5, len(row.text) - 0.5),
     )  # fmt: skip
-    axes.set_yticks(range(len(row.text)), ["␣" if c == " " else c for c in row.text], fontsize=5.5)
+    axes.set_yticks(range(len(row.text)), ["␣" if c == " " else c for c in row.text], fontsize=5.5, **PLAIN)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     axes.tick_params(length=0, labelsize=6)
     axes.spines[:].set_color("0.7")
 
@@ -69,9 +74,9 @@ def sample_figure(row: Penned, title: str) -> Figure:
     FigureCanvasAgg(figure)
     above, below = figure.subplots(2, 1, height_ratios=(1.4, 0.12 * len(row.text) + 0.5))
     draw_strokes(above, row.points_T2, row.ends_T, 1.6)
-    above.set_title(title, fontsize=8, loc="left")
+    above.set_title(title, fontsize=8, loc="left", **PLAIN)
     draw_window(below, row)
-    below.set_xlabel("pen reading (step)", fontsize=7)
+    below.set_xlabel(STEPS, fontsize=7)
     below.set_ylabel("window on", fontsize=7)
     return figure
 
@@ -81,13 +86,15 @@ def draw_samples(rows: Sequence[Penned], title: str, path: Path) -> Path:
     heights = [0.6 + 0.07 * len(row.text) for row in rows]
     figure = Figure(figsize=(9.5, sum(heights) + 0.6), layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle(title, fontsize=10)
+    figure.suptitle(title, fontsize=10, **PLAIN)
     grid = figure.subplots(len(rows), 2, squeeze=False, width_ratios=(3, 1.2), height_ratios=heights)
     for (left, right), row in zip(grid, rows, strict=True):
         draw_strokes(left, row.points_T2, row.ends_T)
-        left.set_title(f"“{row.text}”, bias {row.bias:g}", fontsize=7, color="0.35", loc="left")
+        left.set_title(f"“{row.text}”, bias {row.bias:g}", fontsize=7, color="0.35", loc="left", **PLAIN)
         draw_window(right, row)
-    grid[-1, 1].set_xlabel("pen reading; dark: where the window looks", fontsize=7)
+        right.set_ylabel("window on", fontsize=7)
+    grid[-1, 1].set_xlabel(STEPS, fontsize=7)
+    figure.supxlabel(SCALE, fontsize=7, x=0.005, ha="left", color="0.35")
     return write_whole(path, rendered(figure, "png"))
 
 

@@ -13,6 +13,7 @@ import difflib
 import hashlib
 import json
 import math
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from data.handwriting import skip_bad_asked
 from experiments.machine import cores
 from experiments.optim import ADAMS, CLIPS
 from models.kernels import KERNELS
@@ -140,6 +142,7 @@ def register() -> None:
     """Makes the schemas known to Hydra: ``schema`` and, per task, ``schema/<task>``."""
     from experiments.tasks import TASKS
 
+    OmegaConf.register_new_resolver("env_skip_bad", skip_bad_asked, replace=True)
     store = ConfigStore.instance()
     store.store(name="schema", node=Config)
     store.store(group="norm", name="schema_norm", node=NormConfig)
@@ -204,7 +207,11 @@ def resolve(raw: DictConfig) -> Config:
     assert isinstance(cfg, Config)
     task = TASKS[cfg.task.name]
     if cfg.norm.name not in task.norms:
-        raise ConfigError(f"norm={cfg.norm.name} is not supported by task {task.name}: use {', '.join(task.norms)}")
+        why = getattr(sys.modules[type(task).__module__], "REFUSED", {}).get(cfg.norm.name)
+        reason = f" ({why})" if why else ""
+        raise ConfigError(
+            f"norm={cfg.norm.name} is not supported by task {task.name}{reason}: use {', '.join(task.norms)}"
+        )
     if cfg.norm.variance == "auto":
         # The paper uses the unbiased estimator at batch 4, where the two differ by a third.
         cfg.norm.variance = "unbiased" if cfg.train.batch_size <= 16 else "biased"

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from experiments.machine import cores
 
@@ -144,16 +144,21 @@ def stems(group: str) -> list[str]:
 
 
 def supported_norms(task: str) -> tuple[str, ...]:
-    """The ``norms = (...)`` literal of ``experiments/tasks/<task>.py``, read without importing torch."""
+    """The ``norms = (...)`` literal of ``experiments/tasks/<task>.py``."""
+    # Not written out: the training entry still refuses what does not fit.
+    return tuple(_literal(task, "norms", ast.Tuple) or stems("norm"))
+
+
+def _literal(task: str, name: str, kind: type[ast.expr]) -> Any:
+    """What ``name`` is set to in a task's file, read without importing torch; None if it is not written out."""
     path = ROOT / "experiments" / "tasks" / f"{task}.py"
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        named = any(isinstance(target, ast.Name) and target.id == "norms" for target in targets)
+        named = any(isinstance(target, ast.Name) and target.id == name for target in targets)
         value = getattr(node, "value", None)
-        if named and isinstance(value, ast.Tuple):
-            return tuple(ast.literal_eval(value))
-    # Not written out: the training entry still refuses what does not fit.
-    return tuple(stems("norm"))
+        if named and isinstance(value, kind):
+            return ast.literal_eval(value)
+    return None
 
 
 def workers(options: Options, cells: int) -> int:
@@ -237,7 +242,9 @@ def _norms(value: str | None, tasks: tuple[str, ...]) -> tuple[str, ...] | None:
         for norm in norms:
             if norm not in supported_norms(task):
                 supported = ", ".join(supported_norms(task))
-                raise OptionError(f"NORM={norm} is not supported by TASK={task}; choose from: {supported}")
+                why = (_literal(task, "REFUSED", ast.Dict) or {}).get(norm)
+                reason = f" ({why})" if why else ""
+                raise OptionError(f"NORM={norm} is not supported by TASK={task}{reason}; choose from: {supported}")
     return _unique("NORM", norms)
 
 

@@ -6,16 +6,19 @@ The figures and tables of all published runs are made anew beside them, and what
     python -m scripts.publish --task draw --profile small
 
 Refused: a run made with uncommitted changes, whose code nobody else could look up. An older copy of the same run is
-replaced. Exit code: 0 published, 1 nothing to publish or a run was refused, 2 bad input.
+replaced, and with it what ``scripts.verify`` said of it. Exit code: 0 published, 1 nothing to publish or a run was
+refused, 2 bad input.
 """
 
 from __future__ import annotations
 
 import argparse
+import filecmp
 import shutil
 import sys
 from pathlib import Path
 
+from experiments.analysis import verified
 from experiments.analysis.collect import Unreadable, read_run, results_dir
 from experiments.analysis.output import short_path
 from experiments.cli import guarded
@@ -40,6 +43,8 @@ def publish(folder: Path, target: Path) -> str | None:
             continue
         return "made with uncommitted changes or outside git: commit, delete the run and make it again"
     target.mkdir(parents=True, exist_ok=True)
+    if filecmp.cmpfiles(folder, target, FILES, shallow=False)[0] != list(FILES):
+        (target / verified.FILE).unlink(missing_ok=True)  # it spoke of the run that is replaced
     for name in FILES:
         shutil.copyfile(folder / name, target / name)
     return None

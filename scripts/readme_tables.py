@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from experiments.analysis import compare, report
+from experiments.analysis import compare, report, verified
 from experiments.analysis.collect import Collection, Run, collect
 from experiments.analysis.groups import experiment_groups
 from experiments.cli import guarded
@@ -101,6 +101,8 @@ def tables(task: str) -> list[Path]:
 
 def verdict(row: compare.Row) -> str:
     """A row's verdict, and whether it is one on code that is not this one any more."""
+    if row["repeated_steps"] is not None:
+        return f"{row['verdict']} (code changed since, {verified.said(row['repeated_steps'])})"
     return row["verdict"] + " (code changed since)" * (row["code_changed"] is True)
 
 

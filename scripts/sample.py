@@ -3,18 +3,21 @@
     make sample TASK=handwriting TEXT="layer norm" BIAS=1.0
     make sample TASK=handwriting TEXT="layer norm" PROFILE=medium NORM=ln SEEDS=0
 
-PROFILE, NORM and SEEDS narrow down which run writes; of those left it is a finished one before others, then the one
-with the most updates, then LN, then the smallest seed. BIAS is Graves' probability bias: 0 is the model's own hand, 1 a
-neat one.
+PROFILE, NORM and SEEDS narrow down which run writes; of those left it is one trained on the data that are there
+(LN_DATA) before others, then a finished one, then the one with the most updates, then LN, then the smallest seed. BIAS
+is Graves' probability bias: 0 is the model's own hand, 1 a neat one.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
 
 import torch
 
+from data.fetch import DataError, Source
+from data.handwriting import load_handwriting
 from experiments.analysis.collect import Run, collect, results_dir
 from experiments.analysis.output import short_path, write_whole
 from experiments.cell import prepare
@@ -32,7 +35,7 @@ NARROWING = ("PROFILE", "NORM", "SEEDS")
 
 
 def choose(options: Options, runs: Path) -> Run:
-    """The run that writes. Raises ``ConfigError`` if there is none."""
+    """The run that writes. Raises ``ConfigError`` if there is none, ``DataError`` if its data cannot be told."""
     collection = collect(runs, runs / "none", options.task)
     say(collection.warnings)
     found = [
@@ -49,7 +52,29 @@ def choose(options: Options, runs: Path) -> Run:
             f"no trained model of {options.task}{f' with {words}' if words else ''} in {short_path(runs)}: "
             f"make one with make reproduce TASK={options.task}"
         )
-    return max(found, key=lambda run: (run.state == "done", run.status.get("step", 0), run.norm == "ln", -run.seed))
+    here = at_hand().fingerprint
+
+    def rank(run: Run) -> tuple[bool, bool, int, bool, int]:
+        own = run.data["fingerprint"] == here
+        return own, run.state == "done", run.status.get("step", 0), run.norm == "ln", -run.seed
+
+    return max(found, key=rank)
+
+
+def at_hand() -> Source:
+    """The data there are. Raises ``DataError``."""
+    try:
+        return load_handwriting().source
+    except DataError:
+        return load_handwriting(skip_bad=True).source  # what a run with data.skip_bad=true was trained on
+
+
+def file_name(text: str, bias: float) -> str:
+    """A name, without suffix, that no other text or bias has: a hash tells apart what looks alike in a file name."""
+    slug = re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")[:NAME_LENGTH].strip("-") or "text"
+    if slug.replace("-", " ") != text:
+        slug += f"-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    return f"{slug}-bias{bias:.12g}"
 
 
 def sample(options: Options) -> list[Path]:
@@ -70,7 +95,10 @@ def sample(options: Options) -> list[Path]:
     device, task = prepare(cfg, 1), HandwritingTask()
     data = task.data(cfg, device)
     if data.source.fingerprint != run.data["fingerprint"]:
-        raise RunError(f"{short_path(run.folder)} was trained on other data ({run.data['name']}): make them available")
+        raise RunError(
+            f"{short_path(run.folder)} was trained on other data ({run.data['name']}; here: {data.source.name}): set "
+            "LN_DATA to their folder, or unset it for the stand-in"
+        )
     path = run.folder / "checkpoint.pt"
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True)["model"]
@@ -81,9 +109,8 @@ def sample(options: Options) -> list[Path]:
     model.to(device).eval()
     (row,) = write(model, data, [options.text], options.bias, derive(cfg.seed, "sample"))
     figure = sample_figure(row, f"“{options.text}”, bias {options.bias:g} ({run.run}, {run.label} data)")
-    slug = re.sub(r"[^A-Za-z0-9]+", "-", options.text).strip("-")[:NAME_LENGTH] or "text"
-    stem = results / "samples" / run.run / f"{slug}-bias{options.bias:g}"
-    return [write_whole(stem.with_name(f"{stem.name}.{kind}"), rendered(figure, kind)) for kind in ("png", "svg")]
+    folder, name = results / "samples" / run.run, file_name(options.text, options.bias)
+    return [write_whole(folder / f"{name}.{kind}", rendered(figure, kind)) for kind in ("png", "svg")]
 
 
 def main() -> int:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from data import iam_ondb
 from data.fetch import DataError
-from data.handwriting import load_handwriting
+from data.handwriting import get, load_handwriting
 from data.iam_ondb import divide, load_iam, locate
 from data.strokes import LONGEST, PARTS, BadLine, Lines, decode, encode, fill, offsets, pack, statistics
+from experiments.compose import compose_cells
+from experiments.schema import ConfigError
 from tests.iamfiles import TEXT, place, stroke_file, strokes, transcript, xml
 
 REAL = Path(os.environ.get("LN_DATA", "")) / "handwriting" / "iam_ondb" / "lineStrokes"
@@ -53,13 +57,28 @@ def test_the_whole_data_set_is_called_original(root: Path, monkeypatch: pytest.M
     monkeypatch.setattr(iam_ondb, "EXPECTED", 8)
     source = load_handwriting().source
     assert (source.kind, source.label, source.name) == ("original", "iam", "IAM-OnDB")
+    for path in (root / "task1").iterdir():
+        path.unlink()
+    source = load_handwriting().source
+    assert (source.kind, source.label) == ("stand-in", "iam-8-unlisted"), "divided in another way"
+    assert source.name == "IAM-OnDB, 8 of 8 lines, divided without its lists"
+
+
+def test_capitals_in_file_names_change_nothing(root: Path) -> None:
+    before = load_handwriting().source
+    for path in [stroke_file(root, "b02-010", 2), root / "task1" / "trainset.txt"]:
+        path.rename(path.with_name(path.name.upper() if path.suffix == ".txt" else path.stem + ".XML"))
+    assert load_handwriting().source == before
 
 
 def test_forms_in_no_list_are_left_out_and_counted(root: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (root / "task1" / "trainset.txt").write_text("z99-999\n")
+    form = "d04-000"
+    for line in (1, 2):
+        stroke_file(root, form, line).parent.mkdir(parents=True, exist_ok=True)
+        stroke_file(root, form, line).write_text(xml(strokes(line)))
     with caplog.at_level(logging.INFO):
         lines = load_handwriting()
-    assert len(lines.parts_N) == 6 and "2 lines of forms in no list left out" in lines.source.detail
+    assert len(lines.parts_N) == 8 and "2 lines of forms in no list left out" in lines.source.detail
     assert "left out" in caplog.text
 
 
@@ -102,9 +121,13 @@ BAD: dict[str, tuple[Callable[[Path], Path], str, int]] = {
         "line 2: a DOCTYPE, which",
         1,
     ),
+    **{
+        f"encoding {name}": (damage_xml(lambda s, name=name: s.replace("ISO-8859-1", name)), "line 1: an encoding", 1)  # type: ignore[misc]
+        for name in ("KLINGON", "base64", "gb2312")
+    },
     "no strokes": (damage_xml(lambda s: xml([])), "no strokes; expected", 1),
     "no points": (damage_xml(lambda s: xml([[]])), "no strokes; expected", 1),
-    "one point": (damage_xml(lambda s: xml([[(1, 2, 3)]])), "1 point, a line needs at least 2", 1),
+    "one point": (damage_xml(lambda s: xml([[(1, 2, 3)]])), "1 point, a line needs at least 2; replace the file", 1),
     "not a number": (damage_xml(lambda s: s.replace('x="110"', 'x="1l0"')), "x='1l0' is not a number", 1),
     "nan": (damage_xml(lambda s: s.replace('x="110"', 'x="nan"')), "x='nan' is not a number", 1),
     "no attribute": (damage_xml(lambda s: s.replace('x="110"', "")), "a Point without x", 1),
@@ -114,13 +137,32 @@ BAD: dict[str, tuple[Callable[[Path], Path], str, int]] = {
         "a Point outside of a Stroke",
         1,
     ),
+    "point after a stroke": (
+        damage_xml(lambda s: s.replace("</Stroke>\n", '</Stroke><Point x="1" y="1" time="1"/>', 1)),
+        "a Point outside of a Stroke",
+        1,
+    ),
+    "nested strokes": (
+        damage_xml(lambda s: s.replace("</Stroke>\n", "", 1).replace("</StrokeSet>", "</Stroke></StrokeSet>")),
+        "a Stroke inside of a Stroke",
+        1,
+    ),
+    "no movement": (damage_xml(lambda s: xml([[(7, 8, 1), (7, 8, 2)], [(7, 8, 3)]])), "are in one place; replace", 1),
     "long steps": (damage_xml(lambda s: xml([[(0, 0, 1), (9999, 0, 1)]])), f"longer than {LONGEST} units", 1),
     "no transcript": (damage_text(lambda s: None), "missing; place it there", 2),
     "no CSR": (damage_text(lambda s: s.replace("CSR:", "")), "no line 'CSR:'", 2),
-    "too few lines": (damage_text(lambda s: s.replace(TEXT[1] + "\n", "")), "1 lines of text, but 2 stroke files", 1),
+    "too few lines": (
+        damage_text(lambda s: s.replace(TEXT[1] + "\n", "")),
+        ": 1 line of text, but 2 stroke files; line 2 has none: add its text or remove its stroke file",
+        1,
+    ),
     "no lines": (damage_text(lambda s: "CSR:\n"), "0 lines of text, but 2 stroke files", 2),
     "empty line": (damage_text(lambda s: s.replace(TEXT[0], "")), "line 1 of the text: the line is empty", 1),
-    "accent": (damage_text(lambda s: s.replace("quick", "qu\xefck")), r"character 5 is '\xef', outside", 1),
+    "accent": (
+        damage_text(lambda s: s.replace("quick", "qu\xefck")),
+        r"character 5 is '\xef', outside the alphabet (printable ASCII); replace it",
+        1,
+    ),
 }
 
 
@@ -132,11 +174,16 @@ def test_a_bad_line_stops_with_its_file_and_is_skipped_only_on_request(root: Pat
         load_handwriting()
     text = str(error.value)
     assert str(path) in text and message in text and "\n" not in text
-    assert "set data.skip_bad=true" in text and ("1 more bad line" in text) == (lost == 2)
+    assert "set data.skip_bad=true (make: LN_SKIP_BAD=true)" in text and ("1 more bad line" in text) == (lost == 2)
     assert not any((root.parent.parent / "cache").glob("*")), "nothing bad is kept"
     lines = load_handwriting(skip_bad=True)
     assert len(lines.parts_N) == 8 - lost and f"{lost:,} bad lines skipped" in lines.source.detail
     assert load_handwriting(skip_bad=True).source == lines.source
+
+
+def still(root: Path) -> list[Path]:
+    """The lines that Graves trains on."""
+    return [path for path in root.rglob("*.xml") if "a01-000x" not in path.name]
 
 
 def test_nothing_usable(root: Path) -> None:
@@ -160,6 +207,38 @@ def test_nothing_usable(root: Path) -> None:
             "no folder ascii; unpack ascii-all.tar.gz there",
         ),
         (lambda r: stroke_file(r, "b02-010", 1).rename(r / "lineStrokes" / "b02.xml"), "not named <form>-<line>.xml"),
+        *(
+            (
+                lambda r, name=name: (r / "lineStrokes" / name).write_text(xml(strokes(1))),
+                f"b02-010-01.xml: the same line as .*/lineStrokes/{name}; remove one of them",
+            )
+            for name in ("b02-010-01.xml", "b02-010-1.XML")
+        ),
+        (lambda r: (r / "lineStrokes" / "c.xml").symlink_to("nowhere"), "lineStrokes/c.xml: a link that leads nowhere"),
+        (lambda r: (r / "ascii" / "c.txt").symlink_to("c.txt"), "ascii/c.txt: a link that leads nowhere; remove"),
+        (
+            lambda r: (r / "lineStrokes" / "a01" / "up").symlink_to(".."),
+            "a01/up: the same folder as .*/lineStrokes; remove the link",
+        ),
+        (
+            lambda r: (r / "task1" / "trainset.txt").write_bytes(bytes(range(256))),
+            r"trainset.txt: '.x00.*' is no name of a form; replace the list",
+        ),
+        (
+            lambda r: (r / "task1" / "trainset.txt").write_text("a01-000u", encoding="utf-16"),
+            "trainset.txt: '.*' is no name of a form; replace the list",
+        ),
+        *(
+            (
+                lambda r, text=text: (r / "task1" / "testset_t.txt").write_text(text),
+                "testset_t.txt: names no form of .*lineStrokes; replace the list or place its forms",
+            )
+            for text in ("", "z99-999\n")
+        ),
+        (
+            lambda r: [path.write_text(xml([[(3 * i, i * i, i) for i in range(4)]])) for path in still(r)],
+            "lineStrokes: all x-offsets of the training lines are identical; replace the strokes",
+        ),
     ],
 )
 def test_a_wrong_layout_is_told_and_never_replaced_by_the_stand_in(
@@ -169,6 +248,56 @@ def test_a_wrong_layout_is_told_and_never_replaced_by_the_stand_in(
     with pytest.raises(DataError, match=message) as error:
         load_handwriting()
     assert "\n" not in str(error.value)
+    with pytest.raises(DataError, match=message):  # what make data calls
+        get(lambda status, what: None)
+
+
+@pytest.mark.parametrize(
+    ("where", "name"),
+    [("ascii/b02", "scandir"), ("task1/trainset.txt", "read_bytes"), ("task1", "iterdir"), ("lineStrokes", "is_dir")],
+)
+def test_what_the_system_refuses_is_told(root: Path, monkeypatch: pytest.MonkeyPatch, where: str, name: str) -> None:
+    """Rights do not bind every user, so the refusal is played."""
+    owner: Any = os if name == "scandir" else Path
+    given = getattr(owner, name)
+
+    def refuse(path: str | Path, *rest: Any) -> Any:
+        if str(path).endswith(where):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return given(path, *rest)
+
+    monkeypatch.setattr(owner, name, refuse)
+    with pytest.raises(DataError, match=rf"{where}: cannot be read \(Permission denied\); check "):
+        load_handwriting()
+
+
+@pytest.mark.parametrize(("given", "kept"), [(None, None), ("", None), ("false", None), ("true", 7)])
+def test_bad_lines_are_left_out_everywhere_if_the_environment_says_so(
+    root: Path, monkeypatch: pytest.MonkeyPatch, given: str | None, kept: int | None
+) -> None:
+    monkeypatch.delenv("LN_SKIP_BAD", raising=False)
+    if given is not None:
+        monkeypatch.setenv("LN_SKIP_BAD", given)
+    stroke_file(root, "b02-010", 2).write_text("")
+    (cfg,) = compose_cells([["task=handwriting", "profile=smoke"]])
+    assert cfg.data.skip_bad == (kept is not None)
+    if kept is None:
+        with pytest.raises(DataError, match="truncated or damaged XML"):
+            get(lambda status, what: None)
+    else:
+        assert f"{kept} of the expected" in get(lambda status, what: None).detail
+
+
+@pytest.mark.parametrize("given", ["TRUE", "1", "yes", "null"])
+def test_anything_else_in_the_environment_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.setenv("LN_SKIP_BAD", given)
+    message = f"^LN_SKIP_BAD={given} must be true or false$"
+    with pytest.raises(ConfigError, match=message):
+        compose_cells([["task=handwriting", "profile=smoke"]])
+    with pytest.raises(DataError, match=message):
+        get(lambda status, what: None)
+    (cfg,) = compose_cells([["task=handwriting", "profile=smoke", "data.skip_bad=true"]])
+    assert cfg.data.skip_bad, "the command line has the last word"
 
 
 def test_a_changed_file_is_noticed_and_an_unchanged_one_is_not_read_again(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from torch import Tensor
 from models.handwriting import Handwriting, HandwritingSizes
 from models.mixture import mixture_nll
 from models.norm import Norm, count_normalisers
+from models.rnn import State
 from models.window import Window, encode_text
 
 NORMS = ("none", "wn", "ln")
@@ -203,6 +206,44 @@ def test_clipping_of_states_differs_from_that_of_inputs_and_bounds_the_window() 
     states, inputs_, free = (gradients(clip, 1e6) for clip in ("states", "inputs", "none"))
     name = "layers.1.cells.0.weight_ih"
     assert not torch.allclose(states[name], inputs_[name]) and states[name].abs().max() < free[name].abs().max()
+
+
+def gradients_of_states(clip: str, scale: float) -> dict[str, Tensor]:
+    """Largest gradients, after any clipping, of every layer's h and c and of w, over all steps."""
+    model, (x_TB3, labels_BU, lengths_B) = make("none", dataclasses.replace(TINY, clip=clip, batch=3)), inputs()
+    with torch.no_grad():  # w matters more, so that its gradient too is larger than what is let through
+        for layer in model.layers:
+            layer.cells[0].weight_ih[:, 3 : 3 + TINY.symbols] *= 3
+    seen: dict[str, list[Tensor]] = {}
+
+    def watch(names: Sequence[str], function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            values = function(*arguments)
+            for name, value in zip(names, values, strict=False):
+                value.retain_grad()
+                seen.setdefault(name, []).append(value)
+            return values
+
+        return call
+
+    for n, layer in enumerate(model.layers):
+        cell = layer.cells[0]
+        begin = cell.begin
+        names = [f"{part}{n}" for part in State._fields]
+        cell.begin = lambda *a, begin=begin, names=names: watch(names, begin(*a))
+    model.window.step = watch(["w"], model.window.step)
+    output, _ = model(x_TB3, labels_BU, lengths_B)
+    (scale * output.sum() / 3).backward()
+    return {name: torch.stack([v.grad for v in values]).abs().max() for name, values in seen.items()}
+
+
+def test_the_gradient_of_each_state_and_of_the_window_is_clipped_per_sequence() -> None:
+    clipped, free = gradients_of_states("states", 1e6), gradients_of_states("none", 100)
+    assert set(clipped) == {"w"} | {f"{part}{n}" for part in State._fields for n in range(3)}
+    for name, most in clipped.items():
+        assert most.item() == pytest.approx(10 / 3), name
+    assert set(free) == {"w", "h_BH0", "c_BH0"}, "the other layers take the whole sequence at once"
+    assert min(free.values()) > 2 * 10 / 3, "with outputs' gradients as large as clipping leaves them"
 
 
 @pytest.mark.parametrize("norm", NORMS)

@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 import experiments.tasks.handwriting as module
 from data.fetch import DataError, Source
 from data.strokes import PARTS, Lines, encode, pack
+from experiments import pictures
 from experiments.pictures import Penned, draw_samples, rendered, sample_figure
 from experiments.rng import generator
 from experiments.schema import ConfigError
@@ -291,6 +294,28 @@ def test_pictures_are_written_without_a_display(tmp_path: Path, monkeypatch: pyt
     with torch.no_grad():
         (path,) = TASK.plots(model, data, cfg, tmp_path, 0)
     assert path.name == "samples.png" and path.read_bytes().startswith(b"\x89PNG")
+
+
+def labels_of(figure: Figure) -> str:
+    return "\n".join(text.get_text() for text in figure.findobj(Text))
+
+
+def test_dollars_are_drawn_as_they_are_and_the_window_is_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = Penned("$\\frac$", 0.0, np.array([[0, 0], [9, 3.0]]), np.zeros(2, bool), np.ones((2, 7)))
+    drawn: list[Figure] = []
+    monkeypatch.setattr(pictures, "rendered", lambda figure, kind: drawn.append(figure) or rendered(figure, kind))
+    draw_samples([row, row], "of $\\frac$ only", tmp_path / "page.png")
+    drawn.append(sample_figure(row, "“$\\frac$”"))
+    rendered(drawn[1], "svg")
+    for figure in drawn:
+        texts = labels_of(figure)
+        assert "$\\frac$" in texts and "window on" in texts and "dark: where the window looks" in texts
+        window = figure.axes[1]
+        window.set_xlim(0, 2)
+        assert all(tick == int(tick) for tick in window.get_xticks()), "there is no half a reading"
+    assert "Each line is drawn as large as its place allows" in labels_of(drawn[0])
 
 
 def test_a_line_of_nothing_and_one_of_dots_can_be_drawn(tmp_path: Path) -> None:

@@ -34,6 +34,11 @@ WRONG = [
     ("reproduce TASK=draw PROFILE=smal", "(did you mean small?); choose from: medium, paper, small, smoke"),
     ("reproduce TASK=draw NORM=gn", "NORM=gn is unknown"),
     ("reproduce TASK=draw NORM=none,bn", "NORM=bn is not supported by TASK=draw; choose from: none, wn, ln"),
+    (
+        "sweep TASK=handwriting NORM=bn",
+        "NORM=bn is not supported by TASK=handwriting "
+        "(its statistics would be those of 8 lines at each of 500 steps); choose from: none, wn, ln",
+    ),
     ("reproduce TASK=all NORM=bn", "NORM=bn is not supported by TASK=draw"),
     ("sweep TASK=draw SEEDS=abc", "SEEDS=abc must list whole numbers from 0 up"),
     ("sweep TASK=draw SEEDS=-1", "SEEDS=-1 must list whole numbers from 0 up"),

@@ -108,6 +108,33 @@ def test_outputs_changed_in_place_are_noticed() -> None:
         loss.backward()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_second_derivatives_are_refused_instead_of_taken_for_nought(kind: str) -> None:
+    layer, x = layer_of(kind, INPUTS, H, norm="ln"), random(T, B, INPUTS, dtype=torch.float32).requires_grad_()
+    for used, raises in ((layer, True), (with_kernel(layer, "reference"), False)):
+        loss = used(x)[0].square().sum()
+        if raises:
+            with pytest.raises(RuntimeError, match="kernel=reference"):
+                torch.autograd.grad(loss, x, create_graph=True)
+        else:
+            (first,) = torch.autograd.grad(loss, x, create_graph=True)
+            assert torch.autograd.grad(first.square().sum(), x)[0].abs().max() > 0
+    cell = layer.cells[0]
+    if kind == "lstm":
+        with pytest.raises(RuntimeError, match="kernel=reference"):
+            torch.autograd.grad(cell.begin(1, B)(x[0], cell.initial(B)).h_BH.sum(), x, create_graph=True)
+
+
+def test_parameters_changed_between_the_passes_are_noticed() -> None:
+    layer, x = layer_of("lstm", INPUTS, H, norm="ln"), random(T, B, INPUTS, dtype=torch.float32)
+    cell = layer.cells[0]
+    for loss in (layer(x)[0].sum(), cell.begin(1, B)(x[0], cell.initial(B)).h_BH.sum()):
+        with torch.no_grad():
+            cell.weight_hh.mul_(2)
+        with pytest.raises(RuntimeError, match="in ?place"):
+            loss.backward()
+
+
 CELLS: list[dict[str, Any]] = [
     {"norm": "none"},
     {"norm": "none", "gate_clip": 0.05},
@@ -177,6 +204,14 @@ def test_steps_run_backward_once_whatever_was_asked_for() -> None:
         torch.autograd.grad(loss, x, retain_graph=True)
         with pytest.raises(RuntimeError, match=ONCE):
             torch.autograd.grad(loss, second)
+
+
+def test_a_loop_begun_without_gradients_takes_none_later() -> None:
+    cell = both({"norm": "ln"})[0]
+    with torch.no_grad():
+        taken = cell.begin(2, B)
+    with pytest.raises(RuntimeError, match="no_grad"):
+        taken(torch.zeros(B, INPUTS), cell.initial(B))
 
 
 def test_two_loops_of_one_cell_and_a_state_used_twice() -> None:

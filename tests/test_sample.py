@@ -26,10 +26,16 @@ from tests.test_handwriting_task import fake_lines as fake_lines  # a fixture
 CPU = torch.device("cpu")
 
 
+def place(monkeypatch: pytest.MonkeyPatch, lines: Lines) -> None:
+    """Makes these the data that are there."""
+    for module in (task_module, sample):
+        monkeypatch.setattr(module, "load_handwriting", lambda *, skip_bad=False: lines)
+
+
 @pytest.fixture
 def runs(results: Path, fake_lines: Lines, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Untrained models of two norms and seeds, in finished run folders."""
-    monkeypatch.setattr(task_module, "load_handwriting", lambda *, skip_bad: fake_lines)
+    place(monkeypatch, fake_lines)
     for norm, seed, step in (("none", 0, 90), ("ln", 0, 90), ("ln", 1, 60)):
         words = ["task=handwriting", "profile=smoke", f"norm={norm}", f"seed={seed}", "device=cpu"]
         (cfg,) = compose_cells([[*words, f"paths.results={results}"]])
@@ -51,13 +57,21 @@ def parsed(*words: str) -> options.Options:
 
 
 def test_a_text_becomes_two_pictures_and_the_same_ones_again(runs: Path, results: Path) -> None:
-    paths = sample.sample(parsed("TEXT=a/ c", "BIAS=0.5"))
-    assert [path.name for path in paths] == ["a-c-bias0.5.png", "a-c-bias0.5.svg"]
+    paths = sample.sample(parsed("TEXT=a b", "BIAS=0.5"))
+    assert [path.name for path in paths] == ["a-b-bias0.5.png", "a-b-bias0.5.svg"]
     assert paths[0].parent.parent == results / "samples" and paths[0].parent.name.startswith("ln-b8-smoke-s0-")
     before = [path.read_bytes() for path in paths]
     assert before[0].startswith(b"\x89PNG") and b"<svg" in before[1]
-    assert [path.read_bytes() for path in sample.sample(parsed("TEXT=a/ c", "BIAS=0.5"))] == before
-    assert sample.sample(parsed("TEXT=a/ c", "BIAS=2"))[0].name == "a-c-bias2.png"
+    assert [path.read_bytes() for path in sample.sample(parsed("TEXT=a b", "BIAS=0.5"))] == before
+    assert sample.sample(parsed("TEXT=a b", "BIAS=2"))[0].name == "a-b-bias2.png"
+    assert len(sample.sample(parsed("TEXT=$a$"))) == len(sample.sample(parsed("TEXT=$_{"))) == 2, "no formulas"
+
+
+def test_no_two_texts_share_a_file() -> None:
+    texts = ["a b", "a-b", "a/ b", " a b", "a  b", "a b.", "", "?", "!", "word " * 20, "word " * 21, "x" * 40, "x" * 41]
+    names = {sample.file_name(text, bias) for text in texts for bias in (1.0, 1.0000001)}
+    assert len(names) == 2 * len(texts) and all(len(name) < 80 for name in names)
+    assert sample.file_name("layer norm", 1.0) == "layer-norm-bias1", "a plain text needs no hash"
 
 
 @pytest.mark.parametrize(
@@ -73,6 +87,18 @@ def test_a_finished_run_goes_first_then_the_longest(runs: Path, results: Path) -
     for folder in runs.glob("*-s0-*"):
         (folder / "status.json").write_text(json.dumps({"state": "interrupted", "step": 90}))
     assert sample.choose(parsed("TEXT=a"), results / "runs").seed == 1
+
+
+def test_a_run_on_the_data_at_hand_goes_before_any_other(
+    runs: Path, results: Path, fake_lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in runs.glob("*-s0-*"):
+        meta = json.loads((folder / "meta.json").read_text())
+        (folder / "meta.json").write_text(json.dumps(meta | {"data": meta["data"] | {"fingerprint": "1"}}))
+    assert sample.choose(parsed("TEXT=a"), results / "runs").seed == 1
+    other = Source("stand-in", "fake", "fake lines", "1", "")
+    place(monkeypatch, Lines(**{**vars(fake_lines), "source": other}))
+    assert sample.choose(parsed("TEXT=a"), results / "runs").seed == 0
 
 
 def test_what_cannot_be_written_is_one_line(runs: Path, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,9 +118,9 @@ def test_what_cannot_be_written_is_one_line(runs: Path, results: Path, monkeypat
     (folder / "config.yaml").write_text("task: {name: handwriting, wings: 2}")
     assert "is not of this version" in refused(RunError, "TEXT=a")
     other = Source("stand-in", "fake", "other lines", "1", "")
-    lines = task_module.load_handwriting(skip_bad=False)
-    monkeypatch.setattr(task_module, "load_handwriting", lambda *, skip_bad: Lines(**{**vars(lines), "source": other}))
-    assert "was trained on other data (fake lines): make them available" in refused(RunError, "TEXT=a", "SEEDS=1")
+    place(monkeypatch, Lines(**{**vars(task_module.load_handwriting(skip_bad=False)), "source": other}))
+    message = refused(RunError, "TEXT=a", "SEEDS=1")
+    assert "was trained on other data (fake lines; here: other lines): set LN_DATA to their folder, or unset" in message
 
 
 WRONG: list[tuple[list[Any], str]] = [

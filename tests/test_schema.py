@@ -181,7 +181,11 @@ BAD = [
     (["task=handwriting", "data.skip_bad=perhaps"], "data.skip_bad=perhaps must be true or false"),
     (["task=handwriting", "data.skipbad=true"], "unknown key data.skipbad; did you mean data.skip_bad?"),
     (["task=handwriting", "task.clip=all"], "task.clip=all is unknown: use inputs or states or none"),
-    (["task=handwriting", "norm=bn"], "norm=bn is not supported by task handwriting: use none, wn, ln"),
+    (
+        ["task=handwriting", "norm=bn"],
+        "norm=bn is not supported by task handwriting "
+        "(its statistics would be those of 8 lines at each of 500 steps): use none, wn, ln",
+    ),
     (["experiment=foo"], f"experiment=foo is unknown: use {', '.join(stems('experiment'))}"),
     (["task=pi_mnist", "seed=0,1"], "add -m to run them all"),
     (["task=pi_mnist", "seed"], "seed sets nothing: write key=value"),

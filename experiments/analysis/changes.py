@@ -9,6 +9,8 @@ been using it.
 from __future__ import annotations
 
 import ast
+import hashlib
+import json
 import re
 import subprocess
 import symtable
@@ -82,6 +84,20 @@ def made_of(task: str) -> list[str]:
     return sorted(sources(task, now, files_below))
 
 
+@cache
+def fingerprint(task: str) -> str | None:
+    """sha256 of what ``code_changed`` compares, as the working tree has it; None where it cannot be read.
+
+    Unlike there, a new definition counts: nothing older is at hand to say whether it could be in use.
+    """
+    try:
+        found = sources(task, now, files_below)
+        skeleton = {name: definitions(text) if name.endswith(".py") else plain(text) for name, text in found.items()}
+    except (OSError, SyntaxError, UnicodeDecodeError):
+        return None
+    return hashlib.sha256(json.dumps(skeleton, sort_keys=True).encode()).hexdigest() if skeleton else None
+
+
 def imported_models(tree: ast.AST) -> Iterator[str]:
     """Modules below ``models`` that are, or may be, imported."""
     for node in ast.walk(tree):
@@ -137,7 +153,7 @@ def global_names(scope: symtable.SymbolTable) -> Iterator[str]:
 def _bound(node: ast.stmt) -> Iterator[tuple[str, str]]:
     """(name, tree) for each name that a statement binds; the empty name if it does anything else."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        yield node.name, ast.dump(node)
+        yield node.name, _dump(node)
     elif isinstance(node, ast.Import | ast.ImportFrom):
         module = node.module if isinstance(node, ast.ImportFrom) else None
         for alias in node.names:  # one by one: a longer list of imports changes no older one
@@ -145,11 +161,23 @@ def _bound(node: ast.stmt) -> Iterator[tuple[str, str]]:
     elif isinstance(node, ast.Assign) and all(isinstance(target, ast.Name) for target in node.targets):
         for target in node.targets:
             assert isinstance(target, ast.Name)
-            yield target.id, ast.dump(node.value)
+            yield target.id, _dump(node.value)
     elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-        yield node.target.id, ast.dump(node.value) if node.value else ""
+        yield node.target.id, _dump(node.value) if node.value else ""
     elif not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):  # a string on its own does nothing
-        yield "", ast.dump(node)
+        yield "", _dump(node)
+
+
+def _dump(node: object) -> str:
+    """A syntax tree as text, the same in every Python: fields that a newer one has added are empty, and left out."""
+    if isinstance(node, list):
+        return f"[{', '.join(map(_dump, node))}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    fields = [(name, value) for name, value in ast.iter_fields(node) if value not in (None, [])]
+    if isinstance(node, ast.Constant):  # whose value may be None
+        fields = [("value", node.value)]
+    return f"{type(node).__name__}({', '.join(f'{name}={_dump(value)}' for name, value in fields)})"
 
 
 def without_docstrings(tree: ast.Module) -> ast.Module:

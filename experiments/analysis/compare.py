@@ -22,6 +22,7 @@ from typing import Any
 
 import yaml
 
+from experiments.analysis import verified
 from experiments.analysis.changes import code_changed
 from experiments.analysis.collect import FINISHED, REPO, Run
 from experiments.analysis.groups import Group
@@ -162,10 +163,19 @@ def _row(d: Mapping[str, Any], clock: str | None, others: Sequence[Mapping[str, 
     values = [measured.values[seed] for seed in seeds]
     middle = median(values)
     verdict, reasons = _verdict(d, clock, measured, middle, group)
-    changed = [code_changed(run.commit, group.task) for run in measured.runs]
+    changed, steps = [], []
+    for run in measured.runs:
+        differs = code_changed(run.commit, group.task)
+        if differs and (step := verified.through_step(run.folder, group.task)) is not None:
+            differs = False
+            steps.append(step)
+        changed.append(differs)
     known = None if None in changed or not changed else any(changed)
+    repeated = min(steps) if steps and known is False else None
     if known:
         reasons.append("model or task code changed since these runs")
+    elif repeated is not None:
+        reasons.append(f"model or task code changed since, {verified.said(repeated)}")
     commits = sorted({run.commit[:12] + "+dirty" * run.dirty for run in measured.runs})
     return {
         "id": d["id"],
@@ -190,6 +200,7 @@ def _row(d: Mapping[str, Any], clock: str | None, others: Sequence[Mapping[str, 
         "data_label": group.label,
         "commit": ", ".join(commits) or None,
         "code_changed": known,
+        "repeated_steps": repeated,
         "verdict": verdict,
         "reason": "; ".join(reasons),
     }

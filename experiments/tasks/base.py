@@ -82,7 +82,8 @@ class Task(Protocol):
 
     Attributes:
         name: as in configs, run folders, figures and Make.
-        norms: the values of ``norm=`` it supports.
+        norms: the values of ``norm=`` it supports. The module may say why another is not, in a literal
+            ``REFUSED = {"bn": "its reason"}``.
         metrics: every metric it logs.
         select: (split, metric) that defines the best value shown in status, e.g. ("valid", "bound").
         Config: dataclass of ``task.*``; every field without default is given in ``configs/task/<task>.yaml``.
