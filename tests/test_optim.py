@@ -13,6 +13,11 @@ from torch import Tensor, nn
 from experiments.optim import clip_gradients, make_optimizer
 
 
+@pytest.fixture(autouse=True)
+def same_draws() -> None:
+    torch.manual_seed(0)
+
+
 def train(**changes: Any) -> Any:
     return SimpleNamespace(
         **{"lr": 1e-2, "beta1": 0.9, "beta2": 0.999, "adam_eps": 1e-8, "adam": "standard", "clip": None,
