@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shutil
-import sys
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from data import fetch
-from data.fetch import WAIT_S, FetchError, network_reason, open_url
+from data.fetch import WAIT_S, FetchError, byte_bar, network_reason, open_url
 
 CHUNK = 1 << 20
 
@@ -63,7 +62,6 @@ def download_large(url: str, path: Path, *, wait_s: float = WAIT_S) -> None:
 def _transfer(url: str, part: Path, note: Path, wait_s: float) -> bool:
     """Gets what is missing of ``part``. Returns whether it is whole; raises if the transfer breaks off."""
     import requests
-    from tqdm import tqdm
 
     have = part.stat().st_size if part.exists() else 0
     headers = {"Accept-Encoding": "identity"}  # or the sizes would be those of another encoding
@@ -88,9 +86,8 @@ def _transfer(url: str, part: Path, note: Path, wait_s: float) -> bool:
         done = have if resumed else 0
         with (
             open(part, "ab" if resumed else "wb") as out,
-            tqdm(total=total, initial=done, unit="B", unit_scale=True, desc=url.rsplit("/", 1)[-1],
-                 leave=False, disable=not sys.stderr.isatty()) as bar,
-        ):  # fmt: skip
+            byte_bar(url, total, done) as bar,
+        ):
             while chunk:
                 out.write(chunk)
                 bar.update(len(chunk))

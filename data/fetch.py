@@ -280,10 +280,19 @@ def open_url(url: str, wait_s: float, headers: Mapping[str, str] | None = None) 
     return response, chunks, chunk
 
 
+def byte_bar(url: str, total: int | None, done: int = 0) -> Any:
+    """The progress bar of a download, of which ``done`` bytes are there; silent without a terminal."""
+    from tqdm import tqdm
+
+    name = url.rsplit("/", 1)[-1]
+    return tqdm(
+        total=total, initial=done, unit="B", unit_scale=True, desc=name, leave=False, disable=not sys.stderr.isatty()
+    )
+
+
 def _stream(url: str, path: Path, wait_s: float) -> None:
     """Writes the body of ``url`` to ``path``, with a progress bar on a terminal."""
     import requests
-    from tqdm import tqdm
 
     response, chunks, chunk = open_url(url, wait_s)
     started, done = time.monotonic(), 0
@@ -291,9 +300,8 @@ def _stream(url: str, path: Path, wait_s: float) -> None:
     with (
         response,
         open(path, "wb") as out,
-        tqdm(total=total, unit="B", unit_scale=True, desc=url.rsplit("/", 1)[-1],
-             leave=False, disable=not sys.stderr.isatty()) as bar,
-    ):  # fmt: skip
+        byte_bar(url, total) as bar,
+    ):
         while chunk:
             out.write(chunk)
             bar.update(len(chunk))
