@@ -48,9 +48,10 @@ class Outcome:
     unchanged (was finished before).
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, alone: bool = False) -> None:
         self.folder = folder
         self.sweep = folder.parent
+        self.alone = alone  # a signal is meant for this cell, as an engine sends it, and not for the whole sweep
 
     def write(self, state: str, name: str, run: Path | None = None, error: str | None = None) -> None:
         """Writes the record; on a full disk, the error at least reaches the screen."""
@@ -152,9 +153,7 @@ def _failed(run: Run, error: str) -> tuple[str, str]:
     return "failed", error
 
 
-def _pictures(
-    task: Task, cfg: Config, data: Data, model: nn.Module, run: Run, tracker: Tracker, state: str
-) -> None:
+def _pictures(task: Task, cfg: Config, data: Data, model: nn.Module, run: Run, tracker: Tracker, state: str) -> None:
     """The task's pictures, if the run is done, and the learning curve. One that fails costs a warning, no result."""
     from experiments.analysis.figures import run_curve
     from experiments.rng import derive
@@ -253,7 +252,8 @@ def _signals(outcome: Outcome) -> Iterator[Any]:
         if asked:
             raise KeyboardInterrupt
         asked.append(number)
-        outcome.ask_to_stop()
+        if not outcome.alone:
+            outcome.ask_to_stop()
 
     old = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
