@@ -88,7 +88,7 @@ class TrainConfig:
     clip: float | None = MISSING  # gradient norm, in the form clip_form; null: no clipping
     checkpoint_seconds: float = MISSING  # at most this much work is lost; changes no number
     adam: str = "standard"  # standard | authors: see experiments.optim
-    clip_form: str = "global"  # global | per_tensor
+    clip_form: str = "global"  # global | per_tensor | norm_as_square
 
 
 @dataclass
