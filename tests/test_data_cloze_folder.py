@@ -370,6 +370,12 @@ def test_without_a_data_set_stories_stand_in(root: Path, few: dict[str, int], ca
         load_attentive_reader("cmn")
 
 
+@pytest.mark.parametrize("dataset", ["cnn", "stories", "top4"])
+def test_no_sentence_is_no_passage(root: Path, dataset: str) -> None:
+    with pytest.raises(DataError, match="^task.sentences=0 must be 1 or more, or null for whole passages$"):
+        load_attentive_reader(dataset, 0)
+
+
 def test_make_data_tells_what_is_here(root: Path, few: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[str, str]] = []
 
