@@ -13,7 +13,7 @@ import pytest
 
 from data import sentence_sets, sick
 
-SIZES = {"MR": (7, 6), "CR": (5, 4), "SUBJ": (6, 6), "MPQA": (4, 8)}
+SIZES = {"MR": (17, 16), "CR": (15, 14), "SUBJ": (16, 16), "MPQA": (14, 18)}
 PAIRS = {"train": 40, "trial": 12, "test": 15}
 HEADER = "\t".join(("pair_ID", "sentence_A", "sentence_B", "relatedness_score", "entailment_judgment"))
 WORDS = "good bad fine dull bright slow long short warm cold".split()

@@ -80,24 +80,25 @@ def test_the_fingerprint_is_of_what_is_in_the_files_however_it_is_stored(root: P
 
 def test_old_bytes_are_no_line_ends_and_blank_lines_are_examples(root: Path) -> None:
     reviews = root / "MR" / "rt-polarity.neg"
-    lines = [b"clich\xe9 \x85 and so on \x96 .", b"", b" ", b"a\x0bb\x0cc\x1c", b"x", b"last\r"]
+    more = [f"{n}".encode() for n in range(10)]
+    lines = [*more, b"clich\xe9 \x85 and so on \x96 .", b"", b" ", b"a\x0bb\x0cc\x1c", b"x", b"last\r"]
     reviews.write_bytes(b"\n".join(lines))  # and no line end at the end
     found = sentence_sets.load("MR")
     assert found is not None
-    assert found.sentences[7:] == ["clich\xe9 \x85 and so on \x96 .", "", "", "a\x0bb\x0cc", "x", "last"]
-    reviews.write_text("\n".join(["cliché … –", *"bcdef"]), encoding="utf-8")
+    assert found.sentences[27:] == ["clich\xe9 \x85 and so on \x96 .", "", "", "a\x0bb\x0cc", "x", "last"]
+    reviews.write_text("\n".join(["cliché … –", *"bcdefghijklmnop"]), encoding="utf-8")
     found = sentence_sets.load("MR")
-    assert found is not None and found.sentences[7] == "cliché … –"
+    assert found is not None and found.sentences[17] == "cliché … –"
 
 
 def test_wrong_counts_name_both_numbers(root: Path) -> None:
     path = root / "CR" / "custrev.neg"
     path.write_text(path.read_text() + "one more\n")
-    message = f"{path}: 5 lines, CR has 4 in this file and 9 in all; replace it by the original"
+    message = f"{path}: 15 lines, CR has 14 in this file and 29 in all; replace it by the original"
     with pytest.raises(DataError, match=f"^{re.escape(message)}$"):
         load_downstream()
     path.write_text("")
-    with pytest.raises(DataError, match=re.escape(f"{path}: 0 lines, CR has 4")):
+    with pytest.raises(DataError, match=re.escape(f"{path}: 0 lines, CR has 14")):
         load_downstream()
     path = root / "SICK" / "SICK_trial.txt"
     path.write_text("\n".join(pair_lines(11)))
@@ -329,7 +330,7 @@ def test_a_bad_mirror_leaves_nothing_behind(emptied: tuple[Path, bytes], monkeyp
         for file, name, why in (
             ("gone.zip", "MR", "HTTP 404"),
             ("page.zip", "MR", "page.zip: damaged or no zip file"),
-            ("small.zip", "MR", "rt-polarity.pos: 7 lines, MR has 5,331 in this file and 10,662 in all"),
+            ("small.zip", "MR", "rt-polarity.pos: 17 lines, MR has 5,331 in this file and 10,662 in all"),
             ("changed.zip", "CR", "changed.zip: holds no customerr/custrev.neg"),
         ):
             with pytest.raises(FetchError, match=f"^{re.escape(address + file)}: .*{why}") as error:
