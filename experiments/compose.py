@@ -157,6 +157,8 @@ def explain(error: Exception) -> str:
     if match:
         full = re.search(r"full_key: (\S+)", text)
         key = full.group(1) if full else match.group(1)
+        if key == "hydra.launcher.n_jobs":
+            return f"{key} needs a launcher that has it: add hydra/launcher=joblib"
         if key.startswith("hydra.launcher."):
             return f"{key}: the launcher chosen by hydra/launcher= has no such key; --cfg hydra shows those it has"
         if re.search(r"Key '[^']+' (?:is )?not in|not in struct", text):
