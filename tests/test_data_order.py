@@ -11,7 +11,7 @@ import numpy as np
 import orderdata as od
 import pytest
 
-from data import order_embeddings
+from data import coco, order_embeddings
 from data.captions import UNKNOWN, build_vocabulary, encode, read_captions, tokenise
 from data.features import check_features, map_features
 from data.fetch import DataError
@@ -93,7 +93,7 @@ def test_a_changed_file_is_read_again_and_changes_the_fingerprint(root: Path) ->
 def test_coco_is_known_by_its_counts(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     od.write_vendrov(root / "coco")
     assert "6/3/2 images, MS COCO has 113,287/5,000/5,000" in refused("coco")
-    monkeypatch.setattr(order_embeddings, "COCO_IMAGES", od.COUNTS)
+    monkeypatch.setattr(coco, "COCO_IMAGES", od.COUNTS)
     assert load_order_embeddings("coco").source.kind == "stand-in", "other features are not the paper's"
     monkeypatch.setattr(order_embeddings, "COCO_FEATURES", 8)
     source = load_order_embeddings("coco").source
@@ -133,7 +133,7 @@ BAD_CAPTIONS = [
     (GOOD.replace("this val 1", "  \t"), "line 9 is empty"),
     (GOOD.replace("this val 1", "caf\xe9").encode("latin-1"), "line 9 is not UTF-8 (byte 0xe9)"),
     ("", "0 lines are no multiple of 5"),
-    ("\n".join(od.lines("val")[:10]), "3 rows for 2 images"),
+    ("\n".join(od.lines("val")[:10]), "3 rows for the 2 images of"),
 ]
 
 
@@ -170,11 +170,11 @@ def with_row(value: float, row: int) -> np.ndarray:
 
 
 BAD_FEATURES: list[tuple[Any, str]] = [
-    (od.features("val", count=4), "4 rows for 3 images"),
+    (od.features("val", count=4), "4 rows for the 3 images of val.txt"),
     (od.features("val", count=15), "as many rows as captions, but rows 0 to 4 (from 0) differ"),
     (
         od.features("val").T.copy(),
-        "8 rows for 3 images, whose captions are five consecutive lines each; it looks transposed",
+        "8 rows for the 3 images of val.txt, five consecutive lines each; it looks transposed",
     ),
     (with_row(np.nan, 2), "row 2 (from 0) holds a number that is not finite"),
     (with_row(np.inf, 1), "row 1 (from 0) holds a number that is not finite"),
