@@ -21,9 +21,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from data import fetch
-from data.fetch import WAIT_S, FetchError, byte_bar, network_reason, open_url
+from data.fetch import WAIT_S, DataError, FetchError, byte_bar, network_reason, open_url
 
 CHUNK = 1 << 20
+
+
+def large_asked() -> bool:
+    """Whether $LN_LARGE asks to fetch what is large; empty counts as not given. Raises ``DataError``."""
+    given = os.environ.get("LN_LARGE") or "0"
+    if given not in ("0", "1"):
+        raise DataError(f"LN_LARGE={given} must be 1 (fetch large files too) or 0")
+    return given == "1"
 
 
 def download_large(url: str, path: Path, *, wait_s: float = WAIT_S) -> None:

@@ -5,7 +5,6 @@ Shapes: N images of a split, D features.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
@@ -17,14 +16,6 @@ from data.order_layouts import SPLITS, Located, SplitData, from_folder, read
 COCO_IMAGES = {"train": 113_287, "val": 5_000, "test": 5_000}
 COCO_FEATURES = 4096
 URL = "http://www.cs.toronto.edu/~vendrov/order/coco.zip"
-
-
-def large_asked() -> bool:
-    """Whether $LN_LARGE asks to fetch what is large; empty counts as not given. Raises ``DataError``."""
-    given = os.environ.get("LN_LARGE") or "0"
-    if given not in ("0", "1"):
-        raise DataError(f"LN_LARGE={given} must be 1 (fetch coco.zip, 1 GB) or 0")
-    return given == "1"
 
 
 def check_counts(found: Located, parts: Mapping[str, SplitData]) -> None:
@@ -79,7 +70,8 @@ def fetch_coco(url: str = URL) -> Path:
             check_matrices(found, parts)
         except DataError as error:
             archive.unlink(missing_ok=True)  # damaged or not COCO: it would fail again
-            why = str(error).replace(str(archive), archive.name).replace(str(staging), archive.name)
+            why = str(error).replace(str(archive), archive.name)
+            why = why.replace(f"{staging}/", "").replace(str(staging), archive.name)  # a folder that is gone by now
             raise FetchError(f"{url}: {why}; it has been removed, so that the next attempt fetches it anew") from None
         record_origin(staging, url)
     archive.unlink()

@@ -18,8 +18,9 @@ from textwrap import shorten
 import numpy as np
 
 from data import mnist, scenes
+from data.archive import large_asked
 from data.captions import FIRST_WORD, PER_IMAGE, UNKNOWN, Caption, Encoded, build_vocabulary, encode, tokenise
-from data.coco import COCO_FEATURES, check_counts, check_matrices, fetch_coco, large_asked
+from data.coco import COCO_FEATURES, check_counts, check_matrices, fetch_coco
 from data.features import map_features
 from data.fetch import DataError, FetchError, Say, Source, origin_of, raw_dir, say_files
 from data.order_layouts import ALIASES, SPLITS, Located, locate, read

