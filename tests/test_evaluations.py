@@ -32,6 +32,7 @@ from experiments.evaluations import (
 )
 from experiments.evaluations.classification import GRID, fitted, nested, single, with_bias
 from experiments.evaluations.relatedness import Rounds, fit, measure, pair_features, predict, soft_targets
+from tests.commands import ROOT
 from tests.sentencedata import mean_of_words, place
 
 REAL = Path(os.environ.get("LN_DATA", "")) / "skip_thoughts" / "downstream"
@@ -228,6 +229,12 @@ def test_scores_have_the_promised_names(sets: Downstream) -> None:
     assert [each.metric for each in run(part, encode, "fast")] == metrics_of(part) == ["vader_movies"]
     with pytest.raises(ValueError, match="protocol=slow must be paper or fast"):
         run(sets, encode, "slow")
+
+
+def test_the_example_of_the_readme(sets: Downstream, capsys: pytest.CaptureFixture[str]) -> None:
+    section = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Sentence encoders")[2]
+    exec(section.partition("```python\n")[2].partition("```")[0], {})
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == metrics_of(sets)
 
 
 def spoiled(change: Callable[[np.ndarray], object]) -> Callable[[Sequence[str]], np.ndarray]:
