@@ -100,10 +100,15 @@ def tables(task: str) -> list[Path]:
 
 
 def verdict(row: compare.Row) -> str:
-    """A row's verdict, and whether it is one on code that is not this one any more."""
+    """A row's verdict, whether it is one on code that is not this one any more, and whose time had no end in sight."""
+    remarks = []
     if row["repeated_steps"] is not None:
-        return f"{row['verdict']} (code changed since, {verified.said(row['repeated_steps'])})"
-    return row["verdict"] + " (code changed since)" * (row["code_changed"] is True)
+        remarks.append(f"code changed since, {verified.said(row['repeated_steps'])}")
+    elif row["code_changed"] is True:
+        remarks.append("code changed since")
+    if row["open_ended"]:
+        remarks.append(f"best at the last evaluation: {', '.join(row['open_ended'])}")
+    return row["verdict"] + (f" ({'; '.join(remarks)})" if remarks else "")
 
 
 def figures(task: str, profile: str, label: str) -> list[str]:
