@@ -161,8 +161,10 @@ def benches() -> str:
                 if "reference_ms" in row
             }
             parts |= {f"{part} alone": batch[part]["ms"] for part in ("products", "optimizer")}
+            where = f"{machine}, {batch['threads']} thread{'s' * (batch['threads'] > 1)}"
+            if (data := batch.get("data")) and data["kind"] == "stand-in":
+                where += f"; on {data['name']}"
             for part, ms in parts.items():
-                where = f"{machine}, {batch['threads']} thread{'s' * (batch['threads'] > 1)}"
                 rows.append([f"`{report_['task']}`", str(batch["batch_size"]), part, f"{ms:.2f}", where])
     head = ["task", "batch", "what", "ms (median)", "on"]
     return table(head, rows) if rows else "Nothing is published yet."
