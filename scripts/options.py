@@ -92,14 +92,16 @@ class Options:
         return task
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
+    """Answers bad input with ``OptionError``, not with its usage."""
+
     def error(self, message: str) -> NoReturn:
         raise OptionError(message)
 
 
 def parse(command: str, words: list[str], about: str | None = None) -> Options:
     """Checks the command-line words of one of ``COMMANDS``. Raises ``OptionError``."""
-    parser = _Parser(prog=f"python -m scripts.{command}", description=about, allow_abbrev=False)
+    parser = Parser(prog=f"python -m scripts.{command}", description=about, allow_abbrev=False)
     parser.add_argument("words", nargs="*", metavar="NAME=value", help="as for make, such as TASK=draw")
     for name, text in NAMES.items():
         parser.add_argument(f"--{name.lower().replace('_', '-')}", dest=name, metavar=name, help=text)
@@ -114,7 +116,7 @@ def parse(command: str, words: list[str], about: str | None = None) -> Options:
     _check_results()
     analyses = _analyses(command, given)
     tasks = () if given.get("TASK") in ANALYSES else _tasks(command, given.get("TASK"))
-    profile = _choice("PROFILE", given.get("PROFILE", PROFILES.get(command, "small")), stems("profile"))
+    profile = choice("PROFILE", given.get("PROFILE", PROFILES.get(command, "small")), stems("profile"))
     # A task may lack a profile that others have (medium, for example). Commands without a default look at all.
     for task in tasks if "PROFILE" in given or command not in NO_PROFILE else ():
         if (CONFIGS / "profile" / profile).is_dir() and not _has_profile(profile, task):
@@ -128,9 +130,9 @@ def parse(command: str, words: list[str], about: str | None = None) -> Options:
         seeds=_integers("SEEDS", given.get("SEEDS"), least=0),
         batches=_integers("BATCH", given.get("BATCH"), least=1),
         jobs=_jobs(given.get("JOBS", "auto")),
-        logger=_choice("LOGGER", given.get("LOGGER", "local"), stems("logger")),
+        logger=choice("LOGGER", given.get("LOGGER", "local"), stems("logger")),
         device=_device(given.get("DEVICE", "auto")),
-        fail_fast=_choice("FAIL_FAST", given.get("FAIL_FAST", "0"), ["0", "1"]) == "1",
+        fail_fast=choice("FAIL_FAST", given.get("FAIL_FAST", "0"), ["0", "1"]) == "1",
         text=given.get("TEXT") if command != "sample" else _text(tasks, given.get("TEXT")),
         bias=_bias(given.get("BIAS", "1")),
         given=given,
@@ -201,7 +203,7 @@ def _tasks(command: str, value: str | None) -> tuple[str, ...]:
         raise OptionError(f"TASK is missing; choose from: {', '.join(valid)}")
     if value is None or (value == "all" and mode != "one"):
         return tuple(known)
-    return (_choice("TASK", value, valid),)
+    return (choice("TASK", value, valid),)
 
 
 def _analyses_of(command: str) -> list[str]:
@@ -226,7 +228,8 @@ def _has_profile(profile: str, task: str) -> bool:
     return (CONFIGS / "profile" / profile / f"{task}.yaml").is_file()
 
 
-def _choice(name: str, value: str, known: list[str]) -> str:
+def choice(name: str, value: str, known: list[str]) -> str:
+    """``value`` if it is known. Raises ``OptionError`` that names the known ones."""
     if value in known:
         return value
     near = difflib.get_close_matches(value, known, n=1)
@@ -237,7 +240,7 @@ def _choice(name: str, value: str, known: list[str]) -> str:
 def _norms(value: str | None, tasks: tuple[str, ...]) -> tuple[str, ...] | None:
     if value is None:
         return None
-    norms = tuple(_choice("NORM", norm.strip(), stems("norm")) for norm in value.split(","))
+    norms = tuple(choice("NORM", norm.strip(), stems("norm")) for norm in value.split(","))
     for task in tasks:
         for norm in norms:
             if norm not in supported_norms(task):
@@ -297,7 +300,7 @@ def _bias(value: str) -> float:
 
 
 def _device(value: str) -> str:
-    _choice("DEVICE", value, ["auto", "cpu", "cuda", "mps"])
+    choice("DEVICE", value, ["auto", "cpu", "cuda", "mps"])
     if value in ("cuda", "mps"):
         try:
             import torch

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 
-from data.order_embeddings import COCO_IMAGES
 from experiments.compose import compose_cells
 from experiments.optim import clip_gradients, make_optimizer
 from models.norm import Norm
@@ -140,6 +139,6 @@ def test_paper_is_the_published_setting() -> None:
         assert (task.fold_images, task.folds, task.train_examples) == (1000, 5, None)
         assert (train.lr, train.beta1, train.beta2, train.adam_eps) == (1e-3, 0.9, 0.999, 1e-8)
         assert (train.adam, train.clip, train.clip_form, train.batch_size) == ("authors", 2, "per_tensor", 128)
-        per_epoch = (COCO_IMAGES["train"] - 1) // train.batch_size
+        per_epoch = (113_287 - 1) // train.batch_size
         assert train.budget_unit == "steps" and train.budget == 100 * per_epoch
         assert train.budget / train.eval_every == 295, "the axis of Figure 1 ends at about 300"

@@ -12,7 +12,7 @@ import runfolders as rf
 
 from experiments import train
 from experiments.analysis import compare
-from scripts import readme_tables
+from scripts import export_runs, readme_tables
 from tests.commands import ROOT, make
 
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -41,8 +41,18 @@ def test_training_command(command: str) -> None:
     assert train.check(words, multirun="-m" in words)
 
 
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("python -m scripts.export_runs ")])
+def test_export_command(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where its file goes; runs are found all the same
+    words = shlex.split(command)[3:]
+    assert export_runs.main(words) == 0
+    assert (tmp_path / words[0]).stat().st_size > 0
+
+
 def test_every_command_is_covered() -> None:
-    assert all(c.startswith(("make ", "python -m experiments.train ")) for c in COMMANDS)
+    assert all(
+        c.startswith(("make ", "python -m experiments.train ", "python -m scripts.export_runs ")) for c in COMMANDS
+    )
     for module in re.findall(r"`python -m ([\w.]+)", TEXT):
         assert (ROOT / f"{module.replace('.', '/')}.py").exists(), module
 

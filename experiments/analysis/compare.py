@@ -22,7 +22,7 @@ from typing import Any
 
 import yaml
 
-from experiments.analysis import verified
+from experiments.analysis import ordering, verified
 from experiments.analysis.changes import code_changed
 from experiments.analysis.collect import FINISHED, REPO, Run
 from experiments.analysis.groups import Group
@@ -44,6 +44,7 @@ class Measured:
         runs: the runs used.
         wanted: what the row needs, for the reason when it is missing.
         details: the numbers behind the values, by seed.
+        tally: how often each of several rivals is beaten, for a claim of an order.
         open_ended: norm and seed of the runs whose best value is their last, where that makes a time a lower bound.
     """
 
@@ -52,6 +53,7 @@ class Measured:
     runs: list[Run]
     wanted: str
     details: dict[int, dict[str, float]]
+    tally: str | None = None
     open_ended: tuple[str, ...] = ()
 
 
@@ -60,11 +62,19 @@ def load_paper(task: str, folder: Path = PAPER) -> dict[str, Any]:
     return yaml.safe_load((folder / f"{task}.yaml").read_text(encoding="utf-8"))
 
 
-def rows(paper: Mapping[str, Any], group: Group) -> list[Row]:
-    """All rows of one task, for the runs of one profile and data source."""
+def experiments(paper: Mapping[str, Any]) -> list[str]:
+    """The experiments whose runs are compared: that of the task, and those that single rows name."""
+    return list(
+        dict.fromkeys([paper["experiment"], *(d.get("experiment", paper["experiment"]) for d in paper["rows"])])
+    )
+
+
+def rows(paper: Mapping[str, Any], group: Group, experiment: str | None = None) -> list[Row]:
+    """The rows of one experiment (that of the task, if none is given), for the runs of one profile and data source."""
     return [
         _row(definition, clock, paper["rows"], group)
         for definition in paper["rows"]
+        if definition.get("experiment", paper["experiment"]) == (experiment or paper["experiment"])
         for clock in definition.get("clocks", [None])
     ]
 
@@ -88,6 +98,26 @@ def _measure(d: Mapping[str, Any], clock: str | None, others: Sequence[Mapping[s
 
     def end(run: Run) -> float:
         return final(run.series(d["split"], d["metric"]), run.state, d["better"])
+
+    if d["kind"] == "best":
+        mine = _seeds(group, d["norm"], d["batch_size"])
+        values = {seed: best(run.series(d["split"], d["metric"]), d["better"], "step")[0] for seed, run in mine.items()}
+        return Measured(values, [], list(mine.values()), d["norm"], {})
+
+    if d["kind"] in ordering.KINDS:
+        arms = {norm: _seeds(group, norm, d["batch_size"]) for norm in (d["candidate"], *d["baselines"])}
+        found = {
+            seed: ordering.standing(d, clock or "step", {norm: side[seed] for norm, side in arms.items()})
+            for seed in _shared(*arms.values())
+        }
+        return Measured(
+            {seed: one.value for seed, one in found.items()},
+            [sign for one in found.values() for sign in one.ahead.values()],
+            [side[seed] for side in arms.values() for seed in found],
+            f"{', '.join(d['baselines'])} and {d['candidate']}",
+            {seed: one.details for seed, one in found.items()},
+            ordering.tally(d, list(found.values())),
+        )
 
     if d["kind"] == "value":
         mine = _seeds(group, d["norm"], d["batch_size"])
@@ -159,7 +189,7 @@ def _measure(d: Mapping[str, Any], clock: str | None, others: Sequence[Mapping[s
         used = [side[seed] for seed in seeds for side in (base, cand)]
         signs = [1 - value for value in values.values()]
         wanted = f"{d['baseline']} and {d['candidate']}"
-        return Measured(values, signs, used, wanted, details, tuple(sorted(open_ended)))
+        return Measured(values, signs, used, wanted, details, open_ended=tuple(sorted(open_ended)))
     raise ValueError(f"configs/paper: row {d['id']} has the unknown kind {d['kind']!r}")
 
 
@@ -192,10 +222,13 @@ def _row(d: Mapping[str, Any], clock: str | None, others: Sequence[Mapping[str, 
         "split": d["split"],
         "norm": d.get("norm", d.get("candidate")),
         "baseline": d.get("baseline"),
+        "baselines": d.get("baselines"),
         "batch_size": batch,
         "clock": clock,
         "unit": d.get("unit", UNITS.get(d["kind"], "times as fast")),
         "paper": d["paper"],
+        "context": d.get("context"),
+        "where": d.get("where"),
         "ours": values,
         "seeds": seeds,
         "median": middle,
@@ -219,7 +252,7 @@ def _verdict(
 ) -> tuple[str, list[str]]:
     """Verdict and the clauses of its reason. The rules are at the top of this file."""
     n, paper = len(measured.values), d["paper"]
-    claim = d["kind"] in ("speed", "robustness", "time_to_best")
+    claim = d["kind"] in ("speed", "robustness", "time_to_best", *ordering.KINDS)
     full = group.profile == "paper" and not group.stand_in
     limit = (
         f"stand-in data ({group.label}) give a direction only" if group.stand_in
@@ -239,7 +272,8 @@ def _verdict(
         paper_way, other_way = (sum(s > 0 for s in measured.signs), sum(s < 0 for s in measured.signs))
         ties = len(measured.signs) - paper_way - other_way
         reasons.append(
-            f"of {len(measured.signs)} seeds {paper_way} go the paper's way, {other_way} the other"
+            measured.tally
+            or f"of {len(measured.signs)} seeds {paper_way} go the paper's way, {other_way} the other"
             + (f", {ties} neither" if ties else "")
         )
     if not full:
