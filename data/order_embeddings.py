@@ -248,9 +248,11 @@ def fetch_coco(url: str = URL) -> Path:
                 check_features(found.splits[split].features, part.matrix_ND)
             record_origin(staging, url)
     except DataError as error:
-        if "cannot be written" not in str(error):
+        told = str(error).replace(str(archive), archive.name)
+        if "cannot be written" not in told:
             archive.unlink(missing_ok=True)  # damaged or not COCO: it would fail again
-        raise FetchError(f"{url}: {str(error).replace(str(archive), archive.name)}") from None
+            told = told.replace(f"{staging}/", "").replace(str(staging), archive.name)
+        raise FetchError(f"{url}: {told}") from None
     archive.unlink()
     return target
 

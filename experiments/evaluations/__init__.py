@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from data.downstream import Downstream, available, load_downstream
-from experiments.evaluations import classification, relatedness
 from experiments.evaluations.encoding import Encoder, EvaluationError
 from experiments.tasks.base import Metric
 
@@ -60,6 +59,8 @@ def run(sets: Downstream, encode: Encoder, protocol: str = "paper", seed: int = 
     """
     if protocol not in PROTOCOLS:
         raise ValueError(f"protocol={protocol} must be {' or '.join(PROTOCOLS)}")
+    from experiments.evaluations import classification, relatedness  # here: scikit-learn would slow every start
+
     found: dict[str, float] = {}
     if sets.sick is not None:
         found |= relatedness.evaluate(sets.sick, encode, protocol, seed)._asdict()
