@@ -12,7 +12,7 @@ import orderdata as od
 import pytest
 
 from data import coco, order_embeddings
-from data.captions import UNKNOWN, build_vocabulary, encode, read_captions, tokenise
+from data.captions import UNKNOWN, build_vocabulary, encode, read_captions
 from data.features import check_features, map_features
 from data.fetch import DataError
 from data.order_embeddings import load_order_embeddings
@@ -119,7 +119,7 @@ NOT_TEN_CROPS: dict[str, Any] = {
 def test_other_features_of_the_same_width_are_not_the_papers(
     label: str, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(order_embeddings, "COCO_IMAGES", od.COUNTS)
+    monkeypatch.setattr(coco, "COCO_IMAGES", od.COUNTS)
     monkeypatch.setattr(order_embeddings, "COCO_FEATURES", 8)
     NOT_TEN_CROPS[label](root)
     source = load_order_embeddings("coco").source
@@ -236,16 +236,6 @@ def test_bad_features(content: Any, message: str, root: Path, tmp_path: Path) ->
     assert not list((tmp_path / "cache").iterdir()), "nothing is kept of what was refused"
 
 
-def test_a_pickle_is_never_run(root: Path, tmp_path: Path) -> None:
-    class Trap:
-        def __reduce__(self) -> Any:
-            return (Path.touch, (tmp_path / "sprung",))
-
-    path = od.write_vendrov(root / "mine") / "images/10crop/val.npy"
-    np.save(path, np.array([Trap()], dtype=object), allow_pickle=True)
-    assert "Python objects" in refused() and not (tmp_path / "sprung").exists()
-
-
 def test_the_check_reads_in_chunks_and_counts_rows_over_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     matrix = np.random.default_rng(0).random((10, 3), dtype=np.float32)
     np.save(tmp_path / "a.npy", matrix)
@@ -294,14 +284,6 @@ def test_bad_json(content: Any, message: str, root: Path) -> None:
     assert message in text and str(path.parent) in text
 
 
-def test_a_matlab_matrix_is_explained(root: Path) -> None:
-    folder = od.write_karpathy(root / "mine", "mine")
-    (folder / "feats.npy").rename(folder / "vgg_feats.mat")
-    assert "a MATLAB file, which cannot be mapped; save its transposed 'feats'" in refused()
-    (folder / "vgg_feats.mat").unlink()
-    assert "no feature matrix (.npy) beside it" in refused()
-
-
 def test_vocabulary_by_frequency_with_words_of_the_first_validation_fold(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,19 +295,3 @@ def test_vocabulary_by_frequency_with_words_of_the_first_validation_fold(
     data = load_order_embeddings("mine")
     assert {"val", "inside"} <= set(data.vocabulary) and not {"beyond", "test"} & set(data.vocabulary)
     assert data.caption("test", 0) == "a <unknown> 0"
-
-
-def test_a_query(root: Path) -> None:
-    od.write_vendrov(root / "mine")
-    data = load_order_embeddings("mine")
-    known = data.query("the train")
-    assert data.query("The TRAIN!").words.tolist() == known.words.tolist() and UNKNOWN not in known.words
-    assert (data.query("the zebra").words == UNKNOWN).sum() == 1
-    for text in ("zebra crossing", "", "?!"):
-        with pytest.raises(DataError, match="no word of it is among the") as error:
-            data.query(text)
-        assert "\n" not in str(error.value)
-
-
-def test_plain_sentences_are_tokenised() -> None:
-    assert tokenise("A man's red-and-white dog, isn't it?") == "a mans red and white dog isnt it".split()

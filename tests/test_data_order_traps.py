@@ -14,7 +14,7 @@ import orderdata as od
 import pytest
 
 from data import order_embeddings
-from data.captions import read_captions
+from data.captions import read_captions, tokenise
 from data.features import check_features, map_features
 from data.fetch import DataError
 from data.order_embeddings import load_order_embeddings
@@ -220,20 +220,6 @@ def test_blanks_in_tokens_separate_words(root: Path) -> None:
     assert all(word == word.strip() != "" for word in data.vocabulary)
 
 
-def test_a_question_names_what_is_not_known(root: Path, caplog: pytest.LogCaptureFixture) -> None:
-    od.write_vendrov(root / "mine")
-    data = load_order_embeddings("mine")
-    data.query("the  train")
-    assert not caplog.records
-    data.query("the zebra train , zebra")
-    assert caplog.messages == ["not known, so they count as any unknown word: zebra"]
-    with pytest.raises(DataError, match=r"'the train the train .* …': 202 words, ask with at most 100"):
-        data.query("the train " * 101)
-    with pytest.raises(DataError, match="no word of it is among") as error:
-        data.query("zebra\n" * 1000)
-    assert len(str(error.value)) < 300 and "\n" not in str(error.value)
-
-
 def test_make_data_looks_into_the_other_data_sets(
     root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -250,3 +236,25 @@ def test_make_data_looks_into_the_other_data_sets(
     monkeypatch.setitem(os.environ, "LN_LARGE", "yes")
     with pytest.raises(DataError, match="LN_LARGE=yes must be 1"):
         order_embeddings.get(lambda status, what: None)
+
+
+def test_a_matlab_matrix_is_explained(root: Path) -> None:
+    folder = od.write_karpathy(root / "mine", "mine")
+    (folder / "feats.npy").rename(folder / "vgg_feats.mat")
+    assert "a MATLAB file, which cannot be mapped; save its transposed 'feats'" in refused()
+    (folder / "vgg_feats.mat").unlink()
+    assert "no feature matrix (.npy) beside it" in refused()
+
+
+def test_plain_sentences_are_tokenised() -> None:
+    assert tokenise("A man's red-and-white dog, isn't it?") == "a mans red and white dog isnt it".split()
+
+
+def test_a_pickle_is_never_run(root: Path, tmp_path: Path) -> None:
+    class Trap:
+        def __reduce__(self) -> Any:
+            return (Path.touch, (tmp_path / "sprung",))
+
+    path = od.write_vendrov(root / "mine") / "images/10crop/val.npy"
+    np.save(path, np.array([Trap()], dtype=object), allow_pickle=True)
+    assert "Python objects" in refused() and not (tmp_path / "sprung").exists()

@@ -15,6 +15,9 @@ import pytest
 import torch
 from commands import TASK_NAMES
 
+from data.captions import UNKNOWN
+from data.fetch import DataError
+from data.order_embeddings import load_order_embeddings
 from experiments.analysis.collect import Run
 from experiments.cell import run_folder
 from experiments.compose import compose_cells
@@ -138,3 +141,29 @@ def test_a_task_with_nothing_to_ask(task: str, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sys, "argv", ["demo", f"TASK={task}", "QUERY=x", "PROFILE=smoke"])
     with pytest.raises(ConfigError, match=f"TASK={task} has nothing to ask; choose from: {', '.join(ASKABLE)}"):
         demo.main()
+
+
+def test_a_query(root: Path) -> None:
+    od.write_vendrov(root / "given" / "mine")
+    data = load_order_embeddings("mine")
+    known = data.query("the train")
+    assert data.query("The TRAIN!").words.tolist() == known.words.tolist() and UNKNOWN not in known.words
+    assert (data.query("the zebra").words == UNKNOWN).sum() == 1
+    for text in ("zebra crossing", "", "?!"):
+        with pytest.raises(DataError, match="no word of it is among the") as error:
+            data.query(text)
+        assert "\n" not in str(error.value)
+
+
+def test_a_question_names_what_is_not_known(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    od.write_vendrov(root / "given" / "mine")
+    data = load_order_embeddings("mine")
+    data.query("the  train")
+    assert not caplog.records
+    data.query("the zebra train , zebra")
+    assert caplog.messages == ["not known, so they count as any unknown word: zebra"]
+    with pytest.raises(DataError, match=r"'the train the train .* …': 202 words, ask with at most 100"):
+        data.query("the train " * 101)
+    with pytest.raises(DataError, match="no word of it is among") as error:
+        data.query("zebra\n" * 1000)
+    assert len(str(error.value)) < 300 and "\n" not in str(error.value)
