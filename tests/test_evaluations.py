@@ -32,9 +32,11 @@ from experiments.evaluations import (
 )
 from experiments.evaluations.classification import GRID, fitted, nested, single, with_bias
 from experiments.evaluations.relatedness import Rounds, fit, measure, pair_features, predict, soft_targets
+from tests.commands import ROOT
 from tests.sentencedata import mean_of_words, place
 
 REAL = Path(os.environ.get("LN_DATA", "")) / "skip_thoughts" / "downstream"
+PATH = classification.path
 needs_real = pytest.mark.skipif(not REAL.is_dir(), reason="needs the sets: LN_DATA/skip_thoughts/downstream")
 
 
@@ -163,6 +165,10 @@ def test_the_solution_is_liblinears(scale: float, c: float) -> None:
     np.testing.assert_allclose(warm, expected, atol=1e-3 * np.abs(expected).max())
 
 
+def test_the_grid_is_the_authors() -> None:
+    assert list(GRID) == liblinear_grid(KFold(10)).param_grid["C"] and GRID[-1] == 256
+
+
 def liblinear_grid(folds: KFold | list[tuple[np.ndarray, np.ndarray]]) -> GridSearchCV:
     return GridSearchCV(LogisticRegression(solver="liblinear"), {"C": [2**k for k in range(9)]}, cv=folds)
 
@@ -177,11 +183,19 @@ def test_nested_is_a_grid_search_in_a_cross_validation() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_the_fast_protocol_tests_on_the_last_third() -> None:
+def test_the_fast_protocol_tests_on_the_last_third(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = two_classes(300, 6, seed=2)
-    inner = [(np.arange(160), np.arange(160, 200))]
-    expected = liblinear_grid(inner).fit(x[:200], y[:200]).score(x[200:], y[200:])
+    fit_on, held = np.arange(160), np.arange(160, 200)
+    expected = liblinear_grid([(fit_on, held)]).fit(x[:200], y[:200]).score(x[200:], y[200:])
+    asked: list[np.ndarray] = []
+
+    def path(x_ND: np.ndarray, label_N: np.ndarray, *parts: np.ndarray) -> list[float]:
+        asked.extend(parts)
+        return PATH(x_ND, label_N, *parts)
+
+    monkeypatch.setattr(classification, "path", path)
     assert single(with_bias(x), y) == pytest.approx(expected, abs=1e-12)
+    assert [part.tolist() for part in asked] == [fit_on.tolist(), held.tolist()]
 
 
 def test_each_sentence_keeps_its_label_and_blank_ones_are_left_out() -> None:
@@ -228,6 +242,12 @@ def test_scores_have_the_promised_names(sets: Downstream) -> None:
     assert [each.metric for each in run(part, encode, "fast")] == metrics_of(part) == ["vader_movies"]
     with pytest.raises(ValueError, match="protocol=slow must be paper or fast"):
         run(sets, encode, "slow")
+
+
+def test_the_example_of_the_readme(sets: Downstream, capsys: pytest.CaptureFixture[str]) -> None:
+    section = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Sentence encoders")[2]
+    exec(section.partition("```python\n")[2].partition("```")[0], {})
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == metrics_of(sets)
 
 
 def spoiled(change: Callable[[np.ndarray], object]) -> Callable[[Sequence[str]], np.ndarray]:
