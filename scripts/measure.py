@@ -5,6 +5,7 @@ A process of its own, because its peak memory cannot be told apart from that of 
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import resource
@@ -35,6 +36,9 @@ WARM_UP, LEAST_STEPS, MOST_STEPS, SECONDS = 2, 3, 50, 4.0
 class Stepper:
     """A model in training, one step at a time.
 
+    Data whose batches differ much in size have ``typical(seed)``, one batch that stands for all; of others, all full
+    batches are taken in turn.
+
     Args:
         cfg: the cell.
         data: its data, shared between the norms that are measured side by side.
@@ -49,7 +53,9 @@ class Stepper:
         self.step = 0
 
     def _indices(self) -> Iterator[torch.Tensor]:
-        epoch = 0
+        epoch, typical = 0, getattr(self.data, "typical", None)
+        if typical is not None:
+            yield from itertools.repeat(typical(self.cfg.seed))
         while True:
             yield from (i for i in self.data.epoch(epoch, self.cfg.seed) if len(i) == self.cfg.train.batch_size)
             epoch += 1

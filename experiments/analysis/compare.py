@@ -67,13 +67,21 @@ def rows(paper: Mapping[str, Any], group: Group) -> list[Row]:
     ]
 
 
-def _seeds(group: Group, norm: str, batch: int | None) -> dict[int, Run]:
-    """Finished runs of a norm by seed; without a batch size, those of the experiment's first."""
+def _seeds(group: Group, norm: str, batch: int | None, split: str, metric: str) -> dict[int, Run]:
+    """Finished runs of a norm by seed, where the metric is logged; without a batch size, those of the first."""
     if batch is None:
         batch = group.batch_size
+    if _never_logged(group, split, metric):
+        return {}
     return {
         run.seed: run for run in group.runs if run.norm == norm and run.batch_size == batch and run.state in FINISHED
     }
+
+
+def _never_logged(group: Group, split: str, metric: str) -> bool:
+    """Whether there are runs that are done, but none with this metric: what it is measured on was not there."""
+    done = [run for run in group.runs if run.state == "done"]
+    return bool(done) and all(run.series(split, metric).empty for run in done)
 
 
 def _shared(*sides: Mapping[int, Run]) -> list[int]:
@@ -87,12 +95,15 @@ def _measure(d: Mapping[str, Any], clock: str | None, others: Sequence[Mapping[s
     def end(run: Run) -> float:
         return final(run.series(d["split"], d["metric"]), run.state, d["better"])
 
+    def seeds_of(norm: str, batch: int | None) -> dict[int, Run]:
+        return _seeds(group, norm, batch, d["split"], d["metric"])
+
     if d["kind"] == "value":
-        mine = _seeds(group, d["norm"], d["batch_size"])
+        mine = seeds_of(d["norm"], d["batch_size"])
         values = {seed: end(run) for seed, run in mine.items()}
         signs = []
         if "against" in d:
-            rival = _seeds(group, d["against"], d["batch_size"])
+            rival = seeds_of(d["against"], d["batch_size"])
             same = (o for o in others if o["kind"] == "value" and o["metric"] == d["metric"])
             printed = next(o["paper"] for o in same if o["norm"] == d["against"])
             order = math.copysign(1.0, d["paper"] - printed)
@@ -100,7 +111,7 @@ def _measure(d: Mapping[str, Any], clock: str | None, others: Sequence[Mapping[s
         return Measured(values, signs, list(mine.values()), d["norm"], {})
 
     if d["kind"] == "difference":
-        base, cand = (_seeds(group, d[side], d["batch_size"]) for side in ("baseline", "candidate"))
+        base, cand = (seeds_of(d[side], d["batch_size"]) for side in ("baseline", "candidate"))
         seeds = _shared(base, cand)
         details = {seed: {"baseline": end(base[seed]), "candidate": end(cand[seed])} for seed in seeds}
         values = {seed: minus(x["candidate"], x["baseline"]) for seed, x in details.items()}
@@ -111,7 +122,7 @@ def _measure(d: Mapping[str, Any], clock: str | None, others: Sequence[Mapping[s
 
     if d["kind"] in ("change", "robustness"):
         norms = [d["norm"]] if d["kind"] == "change" else [d["baseline"], d["candidate"]]
-        sides = [_seeds(group, norm, d[batch]) for norm in norms for batch in ("from_batch", "to_batch")]
+        sides = [seeds_of(norm, d[batch]) for norm in norms for batch in ("from_batch", "to_batch")]
         seeds = _shared(*sides)
         rises = {
             seed: [minus(end(sides[i + 1][seed]), end(sides[i][seed])) for i in range(0, len(sides), 2)]
@@ -126,7 +137,7 @@ def _measure(d: Mapping[str, Any], clock: str | None, others: Sequence[Mapping[s
         return Measured(values, [sign * value for value in values.values()], used, wanted, details)
 
     if d["kind"] == "speed":
-        base, cand = (_seeds(group, d[side], d["batch_size"]) for side in ("baseline", "candidate"))
+        base, cand = (seeds_of(d[side], d["batch_size"]) for side in ("baseline", "candidate"))
         races: dict[int, Race] = {
             seed: race(
                 base[seed].series(d["split"], d["metric"]), base[seed].state,
@@ -142,7 +153,7 @@ def _measure(d: Mapping[str, Any], clock: str | None, others: Sequence[Mapping[s
         signs = [value - 1 for value in values.values()]
         return Measured(values, signs, used, f"{d['baseline']} and {d['candidate']}", details)
     if d["kind"] == "time_to_best":
-        base, cand = (_seeds(group, d[side], d["batch_size"]) for side in ("baseline", "candidate"))
+        base, cand = (seeds_of(d[side], d["batch_size"]) for side in ("baseline", "candidate"))
         seeds, details = _shared(base, cand), {}
         for seed in seeds:
             for side, run in (("baseline", base[seed]), ("candidate", cand[seed])):
@@ -218,6 +229,8 @@ def _verdict(
         else f"profile {group.profile} gives a direction only"
     )  # fmt: skip
     remarks = _remarks(d, clock, measured, group)
+    if n == 0 and _never_logged(group, d["split"], d["metric"]):
+        return "inconclusive", [f"no run logged {d['split']} {d['metric']}: what it is measured on was not there"]
     if n == 0:
         return "inconclusive", [f"no finished run of {measured.wanted} with a shared seed", *remarks]
     if paper is None and not claim:

@@ -1,0 +1,208 @@
+"""Skip-thoughts (section 6.3, Table 3 and Figure 3): none, WN or LN in the encoder and in both decoders.
+
+Training minimises what the words of both neighbours of a sentence cost. Every ``train.eval_every`` updates the sentence
+vectors are judged by what simple classifiers make of them (``experiments.evaluations``), on those sets that are there.
+Nothing is selected: the paper has no validation data, and its numbers are those of the last update.
+
+Shapes: T time steps, B batch, H units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import torch
+from omegaconf import MISSING
+from torch import Tensor, nn
+
+from data.fetch import DataError, Source
+from data.skip_thoughts import FIRST_WORD, Batches, Books, Padded, Triples, load_books
+from experiments.schema import ConfigError
+from experiments.sentence_encoder import SentenceEncoder, lexicon, tokens
+from experiments.tasks.base import Loss, Metric, Value
+from models.skip_thoughts import SkipSizes, SkipThoughts, Words
+from models.variant import Variant
+
+EVALS = ("paper", "fast")
+LOOKED_AT = 512  # batches, for a typical one
+SEARCHED, NEAREST = 20_000, 8  # sentences of the corpus that demo looks at and shows
+Batch = tuple[Words, Words, Words]
+
+
+@dataclass
+class SkipConfig:
+    """``task.*``."""
+
+    name: str = MISSING
+    corpus: str | None = MISSING  # null: the books, or plays in their place; plays; or the path of a text file
+    vocabulary: int = MISSING  # word ids, EOS and the unknown word included
+    maxlen: int = MISSING  # a triple with a sentence of so many words is dropped
+    held_out: int = MISSING  # the last n sentences are not trained on but tell a loss; 0: none
+    word_dim: int = MISSING
+    units: int = MISSING
+    conditioned: bool = MISSING  # decoders read the sentence's vector at each step
+    bias_mode: str = MISSING  # official | paper | minimal
+    eval: str = MISSING  # paper | fast: the protocol of the evaluations
+    word2vec: str | None = MISSING  # file of word vectors that the vocabulary is expanded with
+    lower: bool = MISSING  # encoding: look an unknown word up in small letters
+
+
+class Epoch(Sequence[Tensor]):
+    """Batches as tensors, each made when it is asked for."""
+
+    def __init__(self, batches: Batches) -> None:
+        self.batches = batches
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    @overload
+    def __getitem__(self, which: int) -> Tensor: ...
+    @overload
+    def __getitem__(self, which: slice) -> Epoch: ...
+    def __getitem__(self, which: int | slice) -> Tensor | Epoch:
+        found = self.batches[which]
+        return Epoch(found) if isinstance(found, Batches) else torch.from_numpy(found)
+
+
+class SkipData:
+    """The corpus, and what sentence vectors are judged by.
+
+    Attributes:
+        books: the whole corpus.
+        train, held_out: its triples.
+    """
+
+    def __init__(self, cfg: Any, device: torch.device) -> None:
+        task = cfg.task
+        self.books = load_books(task.corpus, task.vocabulary)
+        self.device, self.batch_size, kept = device, cfg.train.batch_size, len(self.books) - task.held_out
+        if kept < 3:
+            raise ConfigError(
+                f"task.held_out={task.held_out} leaves {max(kept, 0)} of {len(self.books):,} sentences to train on"
+            )
+        self.train = Triples(part(self.books, 0, kept), task.maxlen)
+        self.held_out = Triples(part(self.books, kept, len(self.books)), task.maxlen) if task.held_out else None
+        self.n_train = len(self.train)
+        self.source: Source = self.books.source
+
+    def epoch(self, epoch: int, seed: int) -> Sequence[Tensor]:
+        """Numbers of the sentences in the middle; each batch has sentences of one length."""
+        return Epoch(self.train.batches(epoch, seed, self.batch_size))
+
+    def batch(self, indices_B: Tensor) -> Batch:
+        """The previous sentences, these, and the next."""
+        return self.words(self.train, indices_B.numpy())
+
+    def words(self, triples: Triples, numbers_B: np.ndarray) -> Batch:
+        """The three sentences of each triple, on the device."""
+        previous, current, next_ = (self._on_device(padded) for padded in triples.padded(numbers_B))
+        return previous, current, next_
+
+    def _on_device(self, padded: Padded) -> Words:
+        ids_TB, lengths_B = (torch.from_numpy(array).to(self.device) for array in padded)
+        return Words(ids_TB, lengths_B)
+
+    def typical(self, seed: int) -> Tensor:
+        """Of the first batches of an epoch, the one whose words are closest to their mean in number."""
+        first = self.epoch(0, seed)[:LOOKED_AT]
+        words = np.array([sum(int(padded.lengths_B.sum()) for padded in self.train.padded(i.numpy())) for i in first])
+        return first[int(np.abs(words - words.mean()).argmin())]
+
+
+def part(books: Books, first: int, last: int) -> Books:
+    """Sentences ``first`` … ``last`` - 1."""
+    return replace(books, starts=books.starts[first : last + 1])
+
+
+class SkipThoughtsTask:
+    """The task; see ``experiments.tasks.base.Task``."""
+
+    name = "skip_thoughts"
+    norms: tuple[str, ...] = ("none", "wn", "ln")
+    metrics: Mapping[str, Metric] = {
+        "loss": Metric("nats/word", "lower", "what a word of a neighbour costs, its EOS counted as a word; valid: in"
+                       " sentences at the corpus' end that are not trained on (ours, task.held_out)"),
+    }  # fmt: skip
+    select = ("train", "loss")
+    Config: type = SkipConfig
+
+    def check(self, cfg: Any) -> None:
+        task = cfg.task
+        for key, least in (("vocabulary", 3), ("maxlen", 2), ("held_out", 0), ("word_dim", 1), ("units", 1)):
+            if getattr(task, key) < least:
+                raise ConfigError(f"task.{key}={getattr(task, key)} must be {least} or more")
+        if task.eval not in EVALS:
+            raise ConfigError(f"task.eval={task.eval} is unknown: use {' or '.join(EVALS)}")
+        try:
+            Variant(cfg.norm.norm(), bias_mode=task.bias_mode).resolved("gru")
+        except ValueError as error:
+            raise ConfigError(f"task.{error}") from None
+        if task.word2vec is not None and not Path(task.word2vec).expanduser().is_file():
+            raise ConfigError(f"task.word2vec={task.word2vec}: there is no such file")
+
+    def data(self, cfg: Any, device: torch.device) -> SkipData:
+        return SkipData(cfg, device)
+
+    def model(self, cfg: Any, generator: torch.Generator) -> nn.Module:
+        task, words = cfg.task, load_books(cfg.task.corpus, cfg.task.vocabulary).vocabulary
+        sizes = SkipSizes(
+            vocabulary=FIRST_WORD + len(words), words=task.word_dim, units=task.units, conditioned=task.conditioned,
+            bias_mode=task.bias_mode, kernel=cfg.kernel,
+        )  # fmt: skip
+        return SkipThoughts(sizes, cfg.norm.norm(), generator, words)
+
+    def loss(self, model: nn.Module, batch: Batch, cfg: Any, generator: torch.Generator) -> Loss:
+        total, words = model(*batch)
+        return Loss(total, {"loss": (total.detach(), words)})
+
+    def evaluate(self, model: nn.Module, data: SkipData, cfg: Any, seed: int) -> list[Value]:
+        """The loss of held-out sentences, if there are any, and the scores on the sets that are there."""
+        return held_out_loss(model, data, cfg)
+
+    def plots(self, model: nn.Module, data: SkipData, cfg: Any, folder: Path, seed: int) -> list[Path]:
+        """Nothing: sentences are no pictures. ``make demo`` shows what lies close to one."""
+        return []
+
+    def demo(
+        self, model: nn.Module, data: SkipData, cfg: Any, query: str, folder: Path
+    ) -> tuple[list[str], list[Path]]:
+        """The sentences of the corpus whose vectors are closest to that of a query, by the cosine.
+
+        Returns:
+            lines to print, and no pictures. Raises ``DataError`` if no word of it is known.
+        """
+        assert isinstance(model, SkipThoughts)
+        words = lexicon(model)
+        asked = words.numbers(tokens(query), lower=True)
+        if all(number < FIRST_WORD for number in asked):
+            some = ", ".join(data.books.vocabulary[:12])
+            raise DataError(
+                f"query {query!r}: no word of it is among the {len(data.books.vocabulary):,} known ones ({some} …)"
+            )
+        size = cfg.train.eval_batch_size
+        numbers = np.unique(np.linspace(0, len(data.books) - 1, min(SEARCHED, len(data.books))).astype(np.int64))
+        texts = list(dict.fromkeys(data.books.sentence(int(number)) for number in numbers))
+        near_N = (
+            SentenceEncoder(model, words, split=str.split, batch_size=size)(texts)
+            @ (SentenceEncoder(model, words, lower=True)([query])[0])
+        )
+        best = np.argsort(-near_N, kind="stable")[:NEAREST]
+        lines = [f"closest of {len(texts):,} sentences of {data.source.name}, with the cosine of the two vectors:"]
+        return [*lines, *(f"  {near_N[n]:.3f}  {texts[n]}" for n in best)], []
+
+
+def held_out_loss(model: nn.Module, data: SkipData, cfg: Any) -> list[Value]:
+    """The loss of a word in held-out sentences, if there are any."""
+    if data.held_out is None:
+        return []
+    numbers, total, words = np.flatnonzero(data.held_out.usable_N), 0.0, 0
+    for start in range(0, len(numbers), cfg.train.eval_batch_size):
+        batch = data.words(data.held_out, numbers[start : start + cfg.train.eval_batch_size])
+        more, count = model(*batch)
+        total, words = total + more.item(), words + count
+    return [Value("valid", "loss", total / words)]
