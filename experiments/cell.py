@@ -72,13 +72,13 @@ class Outcome:
 
 def run_folder(cfg: Config, source: Source) -> Path:
     """``results/runs/<task>/<norm>-b<batch>-<profile>-s<seed>-<hash8>``."""
-    name = f"{cfg.norm.name}-b{cfg.train.batch_size}-{cfg.profile}-s{cfg.seed}"
+    name = f"{cfg.norm.shown}-b{cfg.train.batch_size}-{cfg.profile}-s{cfg.seed}"
     return cfg.results / "runs" / cfg.task.name / f"{name}-{identity(cfg, source.fingerprint)[:8]}"
 
 
 def run_cell(cfg: Config, outcome: Outcome, overrides: Sequence[str], jobs: int) -> str:
     """Runs one cell and returns its state; any error is in the outcome, the run's status and its log."""
-    name = f"{cfg.task.name} {cfg.norm.name} batch {cfg.train.batch_size} seed {cfg.seed}"
+    name = f"{cfg.task.name} {cfg.norm.shown} batch {cfg.train.batch_size} seed {cfg.seed}"
     if outcome.stop_asked():
         outcome.write("skipped", name)
         return "skipped"
@@ -152,9 +152,7 @@ def _failed(run: Run, error: str) -> tuple[str, str]:
     return "failed", error
 
 
-def _pictures(
-    task: Task, cfg: Config, data: Data, model: nn.Module, run: Run, tracker: Tracker, state: str
-) -> None:
+def _pictures(task: Task, cfg: Config, data: Data, model: nn.Module, run: Run, tracker: Tracker, state: str) -> None:
     """The task's pictures, if the run is done, and the learning curve. One that fails costs a warning, no result."""
     from experiments.analysis.figures import run_curve
     from experiments.rng import derive
@@ -192,7 +190,7 @@ def describe(cfg: Config, source: Source, name: str, device: torch.device, overr
     return {
         "run": name,
         "task": cfg.task.name,
-        "norm": cfg.norm.name,
+        "norm": cfg.norm.shown,
         "batch_size": cfg.train.batch_size,
         "seed": cfg.seed,
         "profile": cfg.profile,

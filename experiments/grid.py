@@ -17,6 +17,7 @@ class Cell:
     """One run that a published result needs.
 
     Attributes:
+        norm: the norm or its arm, as ``norm=`` chooses it.
         overrides: its Hydra overrides.
         config_sha: identity of its scientific configuration.
         command: what a user types to make it.
@@ -77,7 +78,7 @@ def cells(
     return [
         Cell(
             task=cfg.task.name,
-            norm=cfg.norm.name,
+            norm=cfg.norm.shown,
             batch_size=cfg.train.batch_size,
             seed=cfg.seed,
             profile=cfg.profile,

@@ -47,10 +47,16 @@ class NormConfig:
     gain_init: float | None = MISSING
     variance: str | None = MISSING
     momentum: float | None = MISSING
+    arm: str | None = None  # a norm with settings of its own, ``<name>_<what>``; null: the plain norm
+
+    @property
+    def shown(self) -> str:
+        """What this is called in folders, figures and tables, and chosen by: the arm's name, or else the norm's."""
+        return self.arm or self.name
 
     def norm(self) -> Norm:
         """The record models take."""
-        given = {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
+        given = {k: v for k, v in dataclasses.asdict(self).items() if v is not None and k != "arm"}
         used = CONSTANTS.get(self.name, ())
         for key in given:
             if key != "name" and key not in used:
@@ -82,7 +88,7 @@ class TrainConfig:
     clip: float | None = MISSING  # gradient norm, in the form clip_form; null: no clipping
     checkpoint_seconds: float = MISSING  # at most this much work is lost; changes no number
     adam: str = "standard"  # standard | authors: see experiments.optim
-    clip_form: str = "global"  # global | per_tensor
+    clip_form: str = "global"  # global | per_tensor | norm_as_square
 
 
 @dataclass
@@ -206,11 +212,13 @@ def resolve(raw: DictConfig) -> Config:
         raise ConfigError(one_line(str(error))) from None
     assert isinstance(cfg, Config)
     task = TASKS[cfg.task.name]
-    if cfg.norm.name not in task.norms:
-        why = getattr(sys.modules[type(task).__module__], "REFUSED", {}).get(cfg.norm.name)
+    if cfg.norm.arm is not None and not cfg.norm.arm.startswith(f"{cfg.norm.name}_"):
+        raise ConfigError(f"norm.arm={cfg.norm.arm} is no arm of norm.name={cfg.norm.name}: use norm= with its name")
+    if cfg.norm.shown not in task.norms:
+        why = getattr(sys.modules[type(task).__module__], "REFUSED", {}).get(cfg.norm.shown)
         reason = f" ({why})" if why else ""
         raise ConfigError(
-            f"norm={cfg.norm.name} is not supported by task {task.name}{reason}: use {', '.join(task.norms)}"
+            f"norm={cfg.norm.shown} is not supported by task {task.name}{reason}: use {', '.join(task.norms)}"
         )
     if cfg.norm.variance == "auto":
         # The paper uses the unbiased estimator at batch 4, where the two differ by a third.

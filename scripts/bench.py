@@ -145,19 +145,23 @@ def main() -> int:
         return ANALYSES[name]()
     jobs = options.jobs or 1
     report: dict[str, Any] = {"task": options.task, "profile": options.profile, "batches": []}
-    for name in experiment_names(options.task):
-        grid = cells(name, options.profile, options.norms, options.batches, seeds=[0])
-        (cfg,) = compose_cells([[*grid[0].overrides, f"device={options.device}"]])
-        device = prepare(cfg, jobs)
-        report |= {
-            "device": str(device),
-            "hardware": hardware(device),
-            "git": git_state(),
-            "torch": torch.__version__,
-        }
-        for batch in dict.fromkeys(cell.batch_size for cell in grid):
-            report["batches"].append(bench_batch(batch, grid, options, jobs))
-            show(report["batches"][-1])
+    # Of an arm that several experiments have, the first one's cell: they differ in what takes no time.
+    grid = [
+        cell
+        for name in experiment_names(options.task)
+        for cell in cells(name, options.profile, options.norms, options.batches, seeds=[0])
+    ]
+    (cfg,) = compose_cells([[*grid[0].overrides, f"device={options.device}"]])
+    device = prepare(cfg, jobs)
+    report |= {
+        "device": str(device),
+        "hardware": hardware(device),
+        "git": git_state(),
+        "torch": torch.__version__,
+    }
+    for batch in dict.fromkeys(cell.batch_size for cell in grid):
+        report["batches"].append(bench_batch(batch, grid, options, jobs))
+        show(report["batches"][-1])
     report["measured"] = now()
     path = cfg.results / "bench" / f"{options.task}.json"
     print(short_path(write_whole(path, json.dumps(report, indent=1) + "\n")))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.analysis.collect import collect
-from experiments.analysis.groups import experiment_groups, nothing, todo
+from experiments.analysis.groups import nothing, places, todo
 from experiments.analysis.output import write_whole
 from scripts.selection import finish, run, say, select
 
@@ -34,15 +34,16 @@ def main(argv: Sequence[str] | None = None, tell_missing: bool = True) -> int:
             say([f"note: {task} is not compared: configs/paper/{task}.yaml does not exist"])
             unprinted = True
             continue
-        groups, notes = experiment_groups(collection, task, paper["experiment"])
+        there, notes = places(collection, task, compare.experiments(paper))
         say(notes)
         everything = []
-        for group in groups:
-            rows = compare.rows(paper, group)
+        for (profile, label), several in there.items():
+            rows = [row for experiment, group in several for row in compare.rows(paper, group, experiment)]
             everything += rows
-            if chosen.profile in (None, group.profile):
-                say(todo(group, paper["experiment"]) if tell_missing else [])
-                page = chosen.out / f"{task}-{group.profile}-{group.label}.md"
+            if chosen.profile in (None, profile):
+                for experiment, group in several if tell_missing else ():
+                    say(todo(group, experiment))
+                page = chosen.out / f"{task}-{profile}-{label}.md"
                 paths.append(write_whole(page, report.to_markdown(rows, task, paper["source"])))
                 print(report.to_text(rows, task), end="\n\n")
         if everything:

@@ -21,7 +21,7 @@ import yaml
 
 from experiments.analysis import compare, report, verified
 from experiments.analysis.collect import Collection, Run, collect
-from experiments.analysis.groups import experiment_groups
+from experiments.analysis.groups import places
 from experiments.cli import guarded
 from experiments.grid import cells, experiment_names, load_figure, load_table
 from experiments.runs import read_json
@@ -76,16 +76,16 @@ def results() -> str:
             paper = compare.load_paper(task)
         except FileNotFoundError:  # nothing is printed about it
             continue
-        for group in experiment_groups(collection, task, paper["experiment"])[0]:
-            rows = compare.rows(paper, group)
+        for (profile, label), several in places(collection, task, compare.experiments(paper))[0].items():
+            rows = [row for experiment, group in several for row in compare.rows(paper, group, experiment)]
             body = [
                 [report.what(r), report.number(r["paper"]), report.ours(r), str(r["n_seeds"]), verdict(r)]
                 for r in rows
                 if r["n_seeds"]
             ]
-            command = f"make reproduce TASK={task} PROFILE={group.profile}"
+            command = f"make reproduce TASK={task} PROFILE={profile}"
             parts.append(f"**{report.heading(rows, task)}** (`{command}`)")
-            parts += figures(task, group.profile, group.label)
+            parts += figures(task, profile, label)
             parts.append(table(["", "paper", "ours: median [range]", "seeds", "verdict"], body))
         parts += [
             f"[{path.stem}]({path.relative_to(ROOT)}): the paper's rows and ours side by side" for path in tables(task)

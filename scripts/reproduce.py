@@ -111,7 +111,7 @@ def reproduce(task: str, experiments: Mapping[str, list[Config]], options: Optio
     table, _, pages = text.rpartition("\n\n")
     print(f"\n{table}\n" if table else "")
     made += pages.splitlines()
-    made += [short_path(path) for one in plans for path in pictures(one, results)]
+    made += [short_path(path) for path in pictures(plans[0], results)]
     changed = snapshot(results) != before
     if changed and options.logger == "wandb":
         for one in plans:
@@ -143,13 +143,13 @@ def pictures(one: Plan, results: Path) -> list[Path]:
     They are named after the task and the run, for a run's own folder is hard to guess.
     """
     finished = [(cfg, f) for cfg, f, s in zip(one.configs, one.folders, one.states(), strict=True) if s == "done"]
-    finished.sort(key=lambda pair: (pair[0].norm.name != "ln", pair[0].seed))
+    finished.sort(key=lambda pair: (pair[0].norm.shown != "ln", pair[0].seed))
     copies: list[Path] = []
     for cfg, folder in finished[:1]:
         target = results / "figures" / f"{cfg.profile}-{one.source.label}"
         target.mkdir(parents=True, exist_ok=True)
         for picture in sorted(folder.glob("*.png")):
-            name = f"{cfg.task.name}_{picture.stem}_{cfg.norm.name}-b{cfg.train.batch_size}-s{cfg.seed}.png"
+            name = f"{cfg.task.name}_{picture.stem}_{cfg.norm.shown}-b{cfg.train.batch_size}-s{cfg.seed}.png"
             copy = target / name
             if picture.stem != "curve":
                 if not copy.exists() or copy.read_bytes() != picture.read_bytes():
@@ -182,8 +182,9 @@ def report(plans: Sequence[Plan], made: Sequence[str], trained: bool, changed: b
 
     Where cells were trained just now, their errors have been told already.
     """
-    folders = [folder for one in plans for folder in one.folders]
-    states = [state for one in plans for state in one.states()]
+    # Experiments may share cells.
+    found = {folder: state for one in plans for folder, state in zip(one.folders, one.states(), strict=True)}
+    folders, states = list(found), list(found.values())
     print("\n".join(made))
     if not trained and not changed:
         print(f"nothing to do: all {len(folders)} cells were finished before, their figures are up to date")

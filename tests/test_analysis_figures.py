@@ -265,7 +265,9 @@ def test_empty_panel_says_so(tmp_path: Path) -> None:
 
 
 def test_looks_are_distinct() -> None:
-    assert len({look.color for look in style.LOOKS.values()}) == len({str(x.line) for x in style.LOOKS.values()}) == 4
+    looks = style.LOOKS.values()
+    kinds = [{look.color for look in looks}, {str(look.line) for look in looks}, {look.name for look in looks}]
+    assert [len(kind) for kind in kinds] == [len(looks)] * 3
     assert style.look("new").name == "new"
 
 

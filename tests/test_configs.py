@@ -26,7 +26,7 @@ PROFILES = [(task, path.parent.name) for task in TASKS for path in sorted(CONFIG
 def test_every_norm_of_a_task_composes_at_every_profile(task: str, profile: str) -> None:
     lists = [[f"task={task}", f"profile={profile}", f"norm={norm}"] for norm in TASKS[task].norms]
     for norm, cfg in zip(TASKS[task].norms, compose_cells(lists), strict=True):
-        assert (cfg.task.name, cfg.profile, cfg.norm.name) == (task, profile, norm)
+        assert (cfg.task.name, cfg.profile, cfg.norm.shown) == (task, profile, norm)
     (changed,) = compose_cells([[*lists[0], "train.lr=0.5", "train.batch_size=7"]])
     assert (changed.train.lr, changed.train.batch_size) == (0.5, 7), "the command line wins over a profile"
 

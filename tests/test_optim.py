@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from experiments.optim import clip_gradients, make_optimizer
+from experiments.optim import CLIPS, clip_gradients, make_optimizer
 
 
 @pytest.fixture(autouse=True)
@@ -110,7 +110,15 @@ def test_what_one_tensor_is_a_model_may_tell() -> None:
     assert model.weight.grad is not None and model.weight.grad.norm(dim=1).tolist() == pytest.approx([2, 1])
 
 
-@pytest.mark.parametrize("form", ["global", "per_tensor"])
+def test_the_norm_in_the_place_of_its_square() -> None:
+    """With clip 10: untouched up to a norm of 100, above it a norm n becomes 10 sqrt(n)."""
+    for norm, left in ((12.0, 12.0), (99.99, 99.99), (400.0, 200.0), (2500.0, 500.0)):
+        model = with_gradients(0.6 * norm, 0.8 * norm, 0.0)
+        assert clip_gradients(model, train(clip=10.0, clip_form="norm_as_square"))
+        assert norms_of(model) == pytest.approx([0.6 * left, 0.8 * left, 0])
+
+
+@pytest.mark.parametrize("form", CLIPS)
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_gradient_that_is_not_finite_is_told_of(form: str, bad: float) -> None:
     model = with_gradients(1.0, bad, 1.0)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments import compose, grid
+from experiments.optim import CLIPS
 from experiments.rng import derive
 from experiments.schema import (
     Config,
@@ -177,7 +178,7 @@ BAD = [
     (["task=pi_mnist", "norm=ln", "norm.eps=null"], "norm.eps=null: norm=ln needs a value"),
     (["task=pi_mnist", "logger=foo"], "logger=foo is unknown: use local, wandb"),
     (["task=draw", "train.adam=adamw"], "train.adam=adamw is unknown: use standard or authors"),
-    (["task=draw", "train.clip_form=value"], "train.clip_form=value is unknown: use global or per_tensor"),
+    (["task=draw", "train.clip_form=value"], f"train.clip_form=value is unknown: use {' or '.join(CLIPS)}"),
     (["task=handwriting", "data.skip_bad=perhaps"], "data.skip_bad=perhaps must be true or false"),
     (["task=handwriting", "data.skipbad=true"], "unknown key data.skipbad; did you mean data.skip_bad?"),
     (["task=handwriting", "task.clip=all"], "task.clip=all is unknown: use inputs or states or none"),

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from experiments.analysis import changes, compare, verified
+from experiments.analysis.groups import experiment_groups
 from experiments.cell import describe
 from experiments.loop import Trainer, initial_model
 from experiments.runs import Run, RunError, read_metrics
@@ -200,7 +201,7 @@ def test_reports_say_how_far_it_was_repeated(
         assert line.endswith("(code changed since, first 1,430 steps repeated bit for bit) |") == good, line
         assert line.endswith("(code changed since) |") != good, line
     paper = compare.load_paper("draw")
-    (group,) = readme_tables.experiment_groups(readme_tables.published(), "draw", paper["experiment"])[0]
+    (group,) = experiment_groups(readme_tables.published(), "draw", paper["experiment"])[0]
     reasons = [row["reason"] for row in compare.rows(paper, group) if row["n_seeds"]]
     assert all("changed since" in reason for reason in reasons)
     assert any("first 1,430 steps repeated" in reason for reason in reasons) == same

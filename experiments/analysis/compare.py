@@ -22,7 +22,7 @@ from typing import Any
 
 import yaml
 
-from experiments.analysis import verified
+from experiments.analysis import ordering, verified
 from experiments.analysis.changes import code_changed
 from experiments.analysis.collect import FINISHED, REPO, Run
 from experiments.analysis.groups import Group
@@ -44,6 +44,7 @@ class Measured:
         runs: the runs used.
         wanted: what the row needs, for the reason when it is missing.
         details: the numbers behind the values, by seed.
+        tally: how often each of several rivals is beaten, for a claim of an order.
     """
 
     values: dict[int, float]
@@ -51,6 +52,7 @@ class Measured:
     runs: list[Run]
     wanted: str
     details: dict[int, dict[str, float]]
+    tally: str | None = None
 
 
 def load_paper(task: str, folder: Path = PAPER) -> dict[str, Any]:
@@ -58,30 +60,30 @@ def load_paper(task: str, folder: Path = PAPER) -> dict[str, Any]:
     return yaml.safe_load((folder / f"{task}.yaml").read_text(encoding="utf-8"))
 
 
-def rows(paper: Mapping[str, Any], group: Group) -> list[Row]:
-    """All rows of one task, for the runs of one profile and data source."""
+def experiments(paper: Mapping[str, Any]) -> list[str]:
+    """The experiments whose runs are compared: that of the task, and those that single rows name."""
+    return list(
+        dict.fromkeys([paper["experiment"], *(d.get("experiment", paper["experiment"]) for d in paper["rows"])])
+    )
+
+
+def rows(paper: Mapping[str, Any], group: Group, experiment: str | None = None) -> list[Row]:
+    """The rows of one experiment (that of the task, if none is given), for the runs of one profile and data source."""
     return [
         _row(definition, clock, paper["rows"], group)
         for definition in paper["rows"]
+        if definition.get("experiment", paper["experiment"]) == (experiment or paper["experiment"])
         for clock in definition.get("clocks", [None])
     ]
 
 
-def _seeds(group: Group, norm: str, batch: int | None, split: str, metric: str) -> dict[int, Run]:
-    """Finished runs of a norm by seed, where the metric is logged; without a batch size, those of the first."""
+def _seeds(group: Group, norm: str, batch: int | None) -> dict[int, Run]:
+    """Finished runs of a norm by seed; without a batch size, those of the experiment's first."""
     if batch is None:
         batch = group.batch_size
-    if _never_logged(group, split, metric):
-        return {}
     return {
         run.seed: run for run in group.runs if run.norm == norm and run.batch_size == batch and run.state in FINISHED
     }
-
-
-def _never_logged(group: Group, split: str, metric: str) -> bool:
-    """Whether there are runs that are done, but none with this metric: what it is measured on was not there."""
-    done = [run for run in group.runs if run.state == "done"]
-    return bool(done) and all(run.series(split, metric).empty for run in done)
 
 
 def _shared(*sides: Mapping[int, Run]) -> list[int]:
@@ -95,15 +97,32 @@ def _measure(d: Mapping[str, Any], clock: str | None, others: Sequence[Mapping[s
     def end(run: Run) -> float:
         return final(run.series(d["split"], d["metric"]), run.state, d["better"])
 
-    def seeds_of(norm: str, batch: int | None) -> dict[int, Run]:
-        return _seeds(group, norm, batch, d["split"], d["metric"])
+    if d["kind"] == "best":
+        mine = _seeds(group, d["norm"], d["batch_size"])
+        values = {seed: best(run.series(d["split"], d["metric"]), d["better"], "step")[0] for seed, run in mine.items()}
+        return Measured(values, [], list(mine.values()), d["norm"], {})
+
+    if d["kind"] in ordering.KINDS:
+        arms = {norm: _seeds(group, norm, d["batch_size"]) for norm in (d["candidate"], *d["baselines"])}
+        found = {
+            seed: ordering.standing(d, clock or "step", {norm: side[seed] for norm, side in arms.items()})
+            for seed in _shared(*arms.values())
+        }
+        return Measured(
+            {seed: one.value for seed, one in found.items()},
+            [sign for one in found.values() for sign in one.ahead.values()],
+            [side[seed] for side in arms.values() for seed in found],
+            f"{', '.join(d['baselines'])} and {d['candidate']}",
+            {seed: one.details for seed, one in found.items()},
+            ordering.tally(d, list(found.values())),
+        )
 
     if d["kind"] == "value":
-        mine = seeds_of(d["norm"], d["batch_size"])
+        mine = _seeds(group, d["norm"], d["batch_size"])
         values = {seed: end(run) for seed, run in mine.items()}
         signs = []
         if "against" in d:
-            rival = seeds_of(d["against"], d["batch_size"])
+            rival = _seeds(group, d["against"], d["batch_size"])
             same = (o for o in others if o["kind"] == "value" and o["metric"] == d["metric"])
             printed = next(o["paper"] for o in same if o["norm"] == d["against"])
             order = math.copysign(1.0, d["paper"] - printed)
@@ -111,7 +130,7 @@ def _measure(d: Mapping[str, Any], clock: str | None, others: Sequence[Mapping[s
         return Measured(values, signs, list(mine.values()), d["norm"], {})
 
     if d["kind"] == "difference":
-        base, cand = (seeds_of(d[side], d["batch_size"]) for side in ("baseline", "candidate"))
+        base, cand = (_seeds(group, d[side], d["batch_size"]) for side in ("baseline", "candidate"))
         seeds = _shared(base, cand)
         details = {seed: {"baseline": end(base[seed]), "candidate": end(cand[seed])} for seed in seeds}
         values = {seed: minus(x["candidate"], x["baseline"]) for seed, x in details.items()}
@@ -122,7 +141,7 @@ def _measure(d: Mapping[str, Any], clock: str | None, others: Sequence[Mapping[s
 
     if d["kind"] in ("change", "robustness"):
         norms = [d["norm"]] if d["kind"] == "change" else [d["baseline"], d["candidate"]]
-        sides = [seeds_of(norm, d[batch]) for norm in norms for batch in ("from_batch", "to_batch")]
+        sides = [_seeds(group, norm, d[batch]) for norm in norms for batch in ("from_batch", "to_batch")]
         seeds = _shared(*sides)
         rises = {
             seed: [minus(end(sides[i + 1][seed]), end(sides[i][seed])) for i in range(0, len(sides), 2)]
@@ -137,7 +156,7 @@ def _measure(d: Mapping[str, Any], clock: str | None, others: Sequence[Mapping[s
         return Measured(values, [sign * value for value in values.values()], used, wanted, details)
 
     if d["kind"] == "speed":
-        base, cand = (seeds_of(d[side], d["batch_size"]) for side in ("baseline", "candidate"))
+        base, cand = (_seeds(group, d[side], d["batch_size"]) for side in ("baseline", "candidate"))
         races: dict[int, Race] = {
             seed: race(
                 base[seed].series(d["split"], d["metric"]), base[seed].state,
@@ -153,7 +172,7 @@ def _measure(d: Mapping[str, Any], clock: str | None, others: Sequence[Mapping[s
         signs = [value - 1 for value in values.values()]
         return Measured(values, signs, used, f"{d['baseline']} and {d['candidate']}", details)
     if d["kind"] == "time_to_best":
-        base, cand = (seeds_of(d[side], d["batch_size"]) for side in ("baseline", "candidate"))
+        base, cand = (_seeds(group, d[side], d["batch_size"]) for side in ("baseline", "candidate"))
         seeds, details = _shared(base, cand), {}
         for seed in seeds:
             for side, run in (("baseline", base[seed]), ("candidate", cand[seed])):
@@ -196,10 +215,13 @@ def _row(d: Mapping[str, Any], clock: str | None, others: Sequence[Mapping[str, 
         "split": d["split"],
         "norm": d.get("norm", d.get("candidate")),
         "baseline": d.get("baseline"),
+        "baselines": d.get("baselines"),
         "batch_size": batch,
         "clock": clock,
         "unit": d.get("unit", UNITS.get(d["kind"], "times as fast")),
         "paper": d["paper"],
+        "context": d.get("context"),
+        "where": d.get("where"),
         "ours": values,
         "seeds": seeds,
         "median": middle,
@@ -222,15 +244,13 @@ def _verdict(
 ) -> tuple[str, list[str]]:
     """Verdict and the clauses of its reason. The rules are at the top of this file."""
     n, paper = len(measured.values), d["paper"]
-    claim = d["kind"] in ("speed", "robustness", "time_to_best")
+    claim = d["kind"] in ("speed", "robustness", "time_to_best", *ordering.KINDS)
     full = group.profile == "paper" and not group.stand_in
     limit = (
         f"stand-in data ({group.label}) give a direction only" if group.stand_in
         else f"profile {group.profile} gives a direction only"
     )  # fmt: skip
     remarks = _remarks(d, clock, measured, group)
-    if n == 0 and _never_logged(group, d["split"], d["metric"]):
-        return "inconclusive", [f"no run logged {d['split']} {d['metric']}: what it is measured on was not there"]
     if n == 0:
         return "inconclusive", [f"no finished run of {measured.wanted} with a shared seed", *remarks]
     if paper is None and not claim:
@@ -244,7 +264,8 @@ def _verdict(
         paper_way, other_way = (sum(s > 0 for s in measured.signs), sum(s < 0 for s in measured.signs))
         ties = len(measured.signs) - paper_way - other_way
         reasons.append(
-            f"of {len(measured.signs)} seeds {paper_way} go the paper's way, {other_way} the other"
+            measured.tally
+            or f"of {len(measured.signs)} seeds {paper_way} go the paper's way, {other_way} the other"
             + (f", {ties} neither" if ties else "")
         )
     if not full:

@@ -24,13 +24,13 @@ from experiments.analysis.collect import FINISHED, Run, tidy
 from experiments.analysis.curve import run_curve as run_curve  # the other picture, for who looks here
 from experiments.analysis.groups import Group, progress
 from experiments.analysis.measures import worst
+from experiments.analysis.names import LONG, family
 from experiments.analysis.output import write_whole
 
 FEW_SEEDS = 5  # below this every seed is shown
 FEW_POINTS = 12  # up to this many evaluations each is marked
 X_LABELS = {"epoch": "epoch", "step": "training step (updates)"}
 SHOWN = "shown"  # column: what a panel draws against
-NAMES = {"bn": "BN: batch", "wn": "WN: weight", "ln": "LN: layer"}
 Band = tuple[style.Look, pd.DataFrame]
 
 
@@ -263,7 +263,8 @@ def _caption(group: Group, panels: Sequence[Mapping[str, Any]], remarks: Sequenc
     )  # fmt: skip
     if any(run.state == "diverged" for run in group.runs):
         spread += " Cross: the run diverged and counts as infinitely bad from there on."
-    long = [NAMES[norm] for norm in NAMES if any(run.norm == norm for run in group.runs)]
+    shown = {family(run.norm) for run in group.runs}
+    long = [words for norm, words in LONG.items() if norm in shown]
     seeds = sorted({run.seed for run in group.runs})
     which = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
     source = group.source

@@ -1,7 +1,8 @@
 """Puts runs on the cells of an experiment, for each profile and data source, and says what is missing.
 
 An experiment's cells are those its file lists and, beside them, those of any further norm, batch size or seed for
-which there is a run with otherwise the same settings. Only the former can be missing.
+which there is a run with otherwise the same settings, unless another experiment of the task is about them. Only the
+former can be missing.
 
 The cells come from composing configurations, which is why this is apart from ``collect``: status needs runs
 only, and composing takes a second.
@@ -31,7 +32,8 @@ class Group:
         own: the cells the experiment's file lists.
         found: (cell, run) for every cell that has a run, its own cells first.
         missing: own cells without one.
-        other: runs of this task, profile and label that fit no cell (other settings or older code).
+        other: runs of this task, profile and label that fit no cell (other settings or older code), of this or of
+            another of the task's experiments.
         warnings: one line for each second run found for a cell.
     """
 
@@ -161,6 +163,20 @@ def further_cells(runs: Sequence[Run], own: Sequence[Cell], experiment: str, pro
     ]
 
 
+def _about(experiment: str, profile: str, runs: Sequence[Run]) -> set[str]:
+    """The configurations an experiment is about: its own cells, with any seed that ``runs`` have."""
+    own = experiment_cells(experiment, profile)
+    kinds = {(cell.norm, cell.batch_size) for cell in own}
+    more = further_cells([run for run in runs if (run.norm, run.batch_size) in kinds], own, experiment, profile)
+    return {cell.config_sha for cell in (*own, *more)}
+
+
+def _other_experiments(task: str, experiment: str) -> list[str]:
+    from experiments.grid import experiment_names
+
+    return [other for other in experiment_names(task) if other != experiment]
+
+
 def experiment_groups(
     collection: Collection, task: str, experiment: str, profile: str | None = None
 ) -> tuple[list[Group], list[str]]:
@@ -175,16 +191,36 @@ def experiment_groups(
             continue
         own = experiment_cells(experiment, name)
         here = [run for run in collection.runs if run.task == task and run.profile == name]
+        others = _other_experiments(task, experiment)
+        if others:
+            theirs = set().union(*(_about(other, name, here) for other in others)) - _about(experiment, name, here)
+            here = [run for run in here if run.config_sha not in theirs]
         for group in groups(here, own, task, name, further_cells(here, own, experiment, name)):
             notes += group.warnings
             if group.found:
                 found.append(group)
-            if group.other:
+            fit = {cell.config_sha for other in others
+                   for cell in further_cells(group.other, experiment_cells(other, name), other, name)}  # fmt: skip
+            if left := [run for run in group.other if run.config_sha not in fit]:
                 notes.append(
-                    f"note: {len(group.other)} runs of {task} at profile {name} ({group.label}) fit no cell "
+                    f"note: {len(left)} runs of {task} at profile {name} ({group.label}) fit no cell "
                     f"of {experiment}: other settings, or made before its settings changed"
                 )
     return found, notes
+
+
+def places(
+    collection: Collection, task: str, experiments: Sequence[str]
+) -> tuple[dict[tuple[str, str], list[tuple[str, Group]]], list[str]]:
+    """(profile, data source) -> several experiments of a task, each with its runs there; and ``notes`` as above."""
+    found: dict[tuple[str, str], list[tuple[str, Group]]] = {}
+    notes: list[str] = []
+    for experiment in experiments:
+        several, remarks = experiment_groups(collection, task, experiment)
+        notes += remarks
+        for group in several:
+            found.setdefault((group.profile, group.label), []).append((experiment, group))
+    return dict(sorted(found.items())), notes
 
 
 def todo(group: Group, experiment: str) -> list[str]:

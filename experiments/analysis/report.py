@@ -12,9 +12,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from experiments.analysis import ordering
+from experiments.analysis.names import name
+
 WIDTH = 118
 LABEL = 56
-NAMES = {"none": "baseline", "bn": "BN", "wn": "WN", "ln": "LN"}
+CLOCKS = {"step": "steps", "train_seconds": "seconds"}
 
 
 def strict(value: Any) -> Any:
@@ -42,15 +45,33 @@ def number(value: float | None) -> str:
 
 def what(row: Mapping[str, Any]) -> str:
     """What a row measures, in a few words."""
-    norm, base = (NAMES.get(str(name), str(name)) for name in (row["norm"], row["baseline"]))
+    said = _measure(row, name(str(row["norm"])), name(str(row["baseline"])))
+    said += f", {row['where']}" if row.get("where") else ""
+    return said + (f" ({row['context']})" if row.get("context") else "")
+
+
+def _measure(row: Mapping[str, Any], norm: str, base: str) -> str:
+    """The same, without what only some rows say."""
     metric = f"{row['split']} {row['metric']}"
     pair = f"{norm} minus {base}" if row["kind"] in ("difference", "robustness") else norm
+    if row["kind"] == "best":
+        return f"best {metric}, {norm}, batch {row['batch_size']} [{row['unit']}]"
+    if row["kind"] in ordering.KINDS:
+        names = [name(norm) for norm in row["baselines"]]
+        rivals = " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
+        if row["kind"] == "order":
+            best = "the best of " if len(names) > 1 else ""
+            return f"final {metric}, {norm} minus {best}{rivals}, batch {row['batch_size']} [{row['unit']}]"
+        least = "least " if len(names) > 1 else ""
+        return (
+            f"{least}speed-up of {norm} over {rivals}, {metric}, batch {row['batch_size']}, in {CLOCKS[row['clock']]}"
+        )
     if row["kind"] in ("value", "difference"):
         return f"final {metric}, {pair}, batch {row['batch_size']} [{row['unit']}]"
     if row["kind"] in ("change", "robustness"):
         first, second = row["batch_size"]
         return f"final {metric}, batch {second} minus {first}, {pair} [{row['unit']}]"
-    clock = {"step": "steps", "train_seconds": "seconds"}[row["clock"]]
+    clock = CLOCKS[row["clock"]]
     if row["kind"] == "time_to_best":
         return f"{norm}'s time to its best {metric} as a share of the {base}'s, batch {row['batch_size']}, in {clock}"
     return f"speed-up of {norm} over {base}, {metric}, batch {row['batch_size']}, in {clock}"

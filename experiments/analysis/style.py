@@ -1,4 +1,4 @@
-"""How figures look: one style file, and one fixed colour and line style for each norm.
+"""How figures look: one style file, and one fixed colour and line style for each norm and arm.
 
 The colours are those of Okabe and Ito, told apart with every common colour blindness and, with the line
 styles, in grey. Figures are drawn on matplotlib's objects with the Agg canvas: no window system, no global
@@ -21,6 +21,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from experiments.analysis.names import NAMES
+
 STYLE_FILE = Path(__file__).with_name("suite.mplstyle")
 CHARS_PER_INCH = 17.5  # of the caption's font
 LINE_INCHES = 0.148  # height of a caption line
@@ -37,10 +39,16 @@ class Look:
 
 
 LOOKS = {
-    "none": Look("baseline", "#000000", (0, (5, 1.6)), 3),
-    "bn": Look("BN", "#D55E00", (0, (6, 1.4, 1.2, 1.4)), 4),
-    "wn": Look("WN", "#009E73", (0, (1.2, 1.2)), 4),
-    "ln": Look("LN", "#0072B2", "solid", 5),
+    norm: Look(NAMES[norm], color, line, order)
+    for norm, color, line, order in (
+        ("none", "#000000", (0, (5, 1.6)), 3),
+        ("bn", "#D55E00", (0, (6, 1.4, 1.2, 1.4)), 4),
+        ("bn_lstm", "#E69F00", (0, (4, 1, 1.2, 1, 1.2, 1)), 4),
+        ("bn_everywhere", "#CC79A7", (0, (8, 1.4, 3, 1.4)), 4),
+        ("wn", "#009E73", (0, (1.2, 1.2)), 4),
+        ("ln", "#0072B2", "solid", 5),
+        ("ln_gain01", "#56B4E9", (0, (3, 1.2)), 4),
+    )
 }
 
 

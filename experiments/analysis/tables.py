@@ -17,8 +17,8 @@ import pandas as pd
 from experiments.analysis.collect import FINISHED, Run
 from experiments.analysis.groups import Group
 from experiments.analysis.measures import final, median
+from experiments.analysis.names import name
 from experiments.analysis.output import write_whole
-from experiments.analysis.report import NAMES
 
 HEAD = ["model", "source", "seeds"]
 
@@ -43,7 +43,7 @@ def our_rows(table: Mapping[str, Any], group: Group) -> list[dict[str, Any]]:
             by_norm.setdefault(run.norm, []).append(run)
     kind = "STAND-IN " if group.stand_in else ""
     return [
-        {"model": f"ours, {NAMES.get(norm, norm)}", "norm": norm, "seeds": len(runs),
+        {"model": f"ours, {name(norm)}", "norm": norm, "seeds": len(runs),
          "source": f"profile {group.profile}, {kind}{group.label}"}
         | {
             c["metric"]: [

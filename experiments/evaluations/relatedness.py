@@ -2,10 +2,10 @@
 
 The features are |u - v| and u * v. The score 3.6 is a distribution over the classes 1 … 5 with 0.4 at 3 and 0.6 at 4
 (Tai, Socher and Manning, 2015); the layer minimises the cross-entropy against it, with Adam, and the prediction is the
-mean of the distribution it gives. It is fitted in rounds of 100 epochs until one brings no better Pearson correlation
-on the trial pairs; the best round's layer is tested. The training pairs are shuffled once, with the seed 1234.
+mean of the distribution it gives. It is fitted in rounds until one brings no better Pearson correlation on the trial
+pairs; the best round's layer is tested. The training pairs are shuffled once, with the seed 1234.
 
-``fast`` has rounds of FAST_EPOCHS epochs.
+``paper``: rounds of 100 epochs. ``fast``: of ten, with ten times the learning rate, until one brings less than 0.001.
 
 Shapes: N pairs, D values a sentence, F = 2 D features, K = 5 classes.
 """
@@ -15,10 +15,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import itertools
-import itertools
 import torch
-import torch.nn.functional as F
 from scipy.stats import pearsonr, spearmanr
 from torch import Tensor
 
@@ -29,8 +26,19 @@ from experiments.rng import generator
 CLASSES = 5
 SHUFFLE = 1234
 BATCH = 128
-EPOCHS = {"paper": 100, "fast": 25}  # of a round
-LEARNING_RATE, BETAS, EPSILON = 1e-3, (0.9, 0.999), 1e-8  # Adam's own, and Keras'
+BETAS, EPSILON = (0.9, 0.999), 1e-8  # Adam's own
+
+
+class Rounds(NamedTuple):
+    """How the layer is fitted: epochs of a round, Adam's learning rate, and the gain below which it ends."""
+
+    epochs: int
+    learning_rate: float
+    gain: float
+
+
+# Keras, which the authors used, has the learning rate 1e-3.
+PROTOCOLS = {"paper": Rounds(100, 1e-3, 0.0), "fast": Rounds(10, 1e-2, 1e-3)}
 
 
 class Relatedness(NamedTuple):
@@ -52,7 +60,9 @@ def evaluate(sick: Sick, encode: Encoder, protocol: str, seed: int) -> Relatedne
         start += 2 * n
     order = np.arange(len(sick.train))
     np.random.RandomState(SHUFFLE).shuffle(order)
-    layer = fit(features[0][order], sick.train.score_N[order], features[1], sick.trial.score_N, EPOCHS[protocol], seed, 8 if protocol=="fast" else None)
+    layer = fit(
+        features[0][order], sick.train.score_N[order], features[1], sick.trial.score_N, PROTOCOLS[protocol], seed
+    )
     return measure(predict(*layer, torch.from_numpy(features[2])), sick.test)
 
 
@@ -71,10 +81,9 @@ def soft_targets(score_N: np.ndarray) -> np.ndarray:
     return targets_NK
 
 
-@torch.inference_mode(False)
-@torch.enable_grad()
+@torch.no_grad()
 def fit(
-    train_NF: np.ndarray, train_N: np.ndarray, trial_NF: np.ndarray, trial_N: np.ndarray, epochs: int, seed: int, rounds: int | None = None
+    train_NF: np.ndarray, train_N: np.ndarray, trial_NF: np.ndarray, trial_N: np.ndarray, rounds: Rounds, seed: int
 ) -> tuple[Tensor, Tensor]:
     """Weights ``(K, F)`` and bias ``(K,)`` of the round that is best on the trial pairs.
 
@@ -83,7 +92,7 @@ def fit(
         train_N: their scores.
         trial_NF: features of the trial pairs.
         trial_N: their scores.
-        epochs: of a round.
+        rounds: how it is fitted.
         seed: of the initial weights.
 
     Raises:
@@ -94,29 +103,31 @@ def fit(
     bound = (6 / (train_NF.shape[1] + CLASSES)) ** 0.5  # Glorot's, Keras' default
     weight_KF = torch.empty(CLASSES, train_NF.shape[1]).uniform_(-bound, bound, generator=generator(seed, "sick"))
     bias_K = torch.zeros(CLASSES)
-    parameters = [weight_KF.requires_grad_(), bias_K.requires_grad_()]
-    optimizer = torch.optim.Adam(parameters, LEARNING_RATE, BETAS, EPSILON, fused=True)
-    best, kept = -1.0, None
+    weight_KF.grad, bias_K.grad = torch.empty_like(weight_KF), torch.empty_like(bias_K)
+    optimizer = torch.optim.Adam([weight_KF, bias_K], rounds.learning_rate, BETAS, EPSILON, fused=True)
+    best, kept = -1.0, (weight_KF, bias_K)
     trial = torch.from_numpy(trial_NF)
-    for number in itertools.count(1):
-        for _ in range(epochs):
+    while True:
+        for _ in range(rounds.epochs):
             for x_BF, target_BK in zip(features, targets, strict=True):
-                optimizer.zero_grad()
-                F.cross_entropy(F.linear(x_BF, weight_KF, bias_K), target_BK).backward()
+                # The gradient of the mean cross-entropy, written out: twice as fast as by autograd.
+                error_BK = torch.addmm(bias_K, x_BF, weight_KF.T).softmax(1).sub_(target_BK).div_(len(x_BF))
+                torch.mm(error_BK.T, x_BF, out=weight_KF.grad)
+                torch.sum(error_BK, 0, out=bias_K.grad)
                 optimizer.step()
         found = correlation(predict(weight_KF, bias_K, trial), trial_N, "trial")
-        if kept is not None and found <= best:
+        if found > best:
+            kept = weight_KF.clone(), bias_K.clone()
+        if found <= best + rounds.gain:
             return kept
-        best, kept = found, (weight_KF.detach().clone(), bias_K.detach().clone())
-        if number == rounds:
-            return kept
+        best = found
 
 
 @torch.no_grad()
 def predict(weight_KF: Tensor, bias_K: Tensor, features_NF: Tensor) -> np.ndarray:
     """Mean of the predicted distribution, ``(N,)``, 1 … 5, float64."""
     classes_K = torch.arange(1, CLASSES + 1, dtype=torch.float64)
-    return (F.linear(features_NF, weight_KF, bias_K).double().softmax(1) @ classes_K).numpy()
+    return (torch.addmm(bias_K, features_NF, weight_KF.T).double().softmax(1) @ classes_K).numpy()
 
 
 def correlation(predicted_N: np.ndarray, score_N: np.ndarray, part: str) -> float:
