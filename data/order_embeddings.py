@@ -162,9 +162,9 @@ def _published(dataset: str, found: Located) -> OrderEmbeddingData:
     name = f"{NAMES.get(dataset, dataset)}, {found.cnn} features"
     sizes = "/".join(f"{len(splits[split]):,}" for split in SPLITS)
     detail = f"{sizes} images, five captions each, {width} features"
-    if dataset != "coco" or width != COCO_FEATURES:
+    if dataset != "coco" or width != COCO_FEATURES or not found.ten_crops:
         kind, label = "stand-in", dataset if dataset != "coco" else f"coco-{found.cnn}"
-        detail += "; not the paper's data (MS COCO, 4096 VGG19 features), so its numbers are not comparable"
+        detail += "; not the paper's data (MS COCO, 4096 VGG19 features, ten crops), so its numbers are not comparable"
     elif (origin := origin_of(found.folder)) is not None:
         kind, label, detail = "mirror", "coco", f"{detail}, fetched from {origin}"
     else:
@@ -248,9 +248,11 @@ def fetch_coco(url: str = URL) -> Path:
                 check_features(found.splits[split].features, part.matrix_ND)
             record_origin(staging, url)
     except DataError as error:
-        if "cannot be written" not in str(error):
+        told = str(error).replace(str(archive), archive.name)
+        if "cannot be written" not in told:
             archive.unlink(missing_ok=True)  # damaged or not COCO: it would fail again
-        raise FetchError(f"{url}: {str(error).replace(str(archive), archive.name)}") from None
+            told = told.replace(f"{staging}/", "").replace(str(staging), archive.name)
+        raise FetchError(f"{url}: {told}") from None
     archive.unlink()
     return target
 

@@ -21,9 +21,10 @@ from data.features import map_features, select_rows
 from data.fetch import DataError, data_roots
 
 SPLITS = ("train", "val", "test")
-# Folder names under which a data set is published; more can be given any other name.
+# Folder names under which a data set is published, those with the paper's features first; more can be given any other
+# name.
 ALIASES = {
-    "coco": ("coco", "coco_precomp", "10crop_precomp"),
+    "coco": ("coco", "10crop_precomp", "coco_precomp"),
     "flickr8k": ("flickr8k", "f8k", "f8k_precomp"),
     "flickr30k": ("flickr30k", "f30k", "f30k_precomp"),
 }
@@ -62,6 +63,15 @@ class Located:
         """All files, each once, in a fixed order."""
         each = [path for split in self.splits.values() for path in (split.captions, split.features)]
         return list(dict.fromkeys(each))
+
+    @property
+    def ten_crops(self) -> bool:
+        """Whether the features are called what the paper's are: means over ten crops of a photograph.
+
+        Others of 4096 numbers are published too: of one crop (VSE++'s ``coco_precomp``), of another network
+        (Karpathy's ``vgg_feats``).
+        """
+        return self.cnn == "10crop" or self.folder.name == "10crop_precomp"
 
 
 def locate(name: str, features: str | None = None) -> Located | None:

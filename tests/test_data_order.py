@@ -39,6 +39,11 @@ def refused(dataset: str = "mine", features: str | None = None) -> str:
     return text
 
 
+def by_split(content: dict[str, Any]) -> dict[str, Any]:
+    """The images in the order test, train, val, so that ``imgid`` is not an image's place in the list."""
+    return {**content, "images": sorted(content["images"], key=lambda image: image["split"])}
+
+
 LAYOUTS: dict[str, Any] = {
     "order-embedding": lambda root: od.write_vendrov(root / "order_embeddings" / "mine"),
     "other cnn": lambda root: od.write_vendrov(root / "mine", "inceptionv3"),
@@ -46,6 +51,7 @@ LAYOUTS: dict[str, Any] = {
     "vse++, rows repeated": lambda root: od.write_vsepp(root / "mine", repeat=5),
     "karpathy": lambda root: od.write_karpathy(root / "mine", "mine"),
     "karpathy, restval": lambda root: od.write_karpathy(root / "mine", "mine", od.karpathy(restval=True)),
+    "karpathy, rows in another order": lambda root: od.write_karpathy(root / "mine", "mine", by_split(od.karpathy())),
 }
 
 
@@ -98,6 +104,30 @@ def test_coco_is_known_by_its_counts(root: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(order_embeddings, "COCO_FEATURES", 8)
     source = load_order_embeddings("coco").source
     assert (source.kind, source.label) == ("original", "coco") and "6/3/2 images" in source.detail
+
+
+NOT_TEN_CROPS: dict[str, Any] = {
+    "coco-precomp": lambda root: od.write_vsepp(root / "coco_precomp"),
+    "coco-vgg_feats": lambda root: (od.write_karpathy(root / "coco", "coco") / "feats.npy").rename(
+        root / "coco" / "vgg_feats.npy"
+    ),
+    "coco-1crop": lambda root: od.write_vendrov(root / "coco", "1crop"),
+}
+
+
+@pytest.mark.parametrize("label", NOT_TEN_CROPS)
+def test_other_features_of_the_same_width_are_not_the_papers(
+    label: str, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(order_embeddings, "COCO_IMAGES", od.COUNTS)
+    monkeypatch.setattr(order_embeddings, "COCO_FEATURES", 8)
+    NOT_TEN_CROPS[label](root)
+    source = load_order_embeddings("coco").source
+    assert (source.kind, source.label) == ("stand-in", label) and "ten crops" in source.detail
+    od.write_vsepp(root / "10crop_precomp")
+    if label == "coco-precomp":  # both in one folder, as published together: the paper's go first
+        source = load_order_embeddings("coco").source
+        assert (source.kind, source.label) == ("original", "coco")
 
 
 def test_what_is_not_there(root: Path) -> None:
@@ -278,9 +308,10 @@ def test_vocabulary_by_frequency_with_words_of_the_first_validation_fold(
     assert build_vocabulary([["b", "a"], ["c", "b"]]) == ["b", "a", "c"]
     assert encode([["c", "nothing"], ["b"]], ["b", "a", "c"]).words.tolist() == [4, UNKNOWN, 2]
     monkeypatch.setattr(order_embeddings, "DEV_IMAGES", 2)
-    od.write_vendrov(root / "mine")
+    path = od.write_vendrov(root / "mine") / "val.txt"
+    path.write_text(path.read_text().replace("some val 1", "some val inside").replace("some val 2", "some val beyond"))
     data = load_order_embeddings("mine")
-    assert "val" in data.vocabulary and "test" not in data.vocabulary
+    assert {"val", "inside"} <= set(data.vocabulary) and not {"beyond", "test"} & set(data.vocabulary)
     assert data.caption("test", 0) == "a <unknown> 0"
 
 

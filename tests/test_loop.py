@@ -345,6 +345,19 @@ def test_only_the_selected_weights_are_tested_and_only_once(tmp_path: Path, seco
     assert torch.equal(loaded_weights(tmp_path / "run" / "checkpoint.pt")["weight"], weights)
 
 
+def test_the_first_of_equally_good_weights_is_selected(tmp_path: Path) -> None:
+    class Tied(TestedToy):
+        def evaluate(self, *args: Any) -> list[Value]:
+            super().evaluate(*args)
+            return [Value("valid", "loss", (3.0, 2.0, 2.0, 4.0)[len(self.evaluated) - 1])]
+
+    task = Tied()
+    _, _, trainer = run(toy_config(tmp_path), tmp_path / "run", task)
+    assert not torch.equal(task.evaluated[1], task.evaluated[2])
+    assert torch.equal(task.tested[0], task.evaluated[1]), "only what is strictly better takes its place"
+    assert trainer.at.best is not None and (trainer.at.best["step"], trainer.at.best["value"]) == (10, 2)
+
+
 @pytest.mark.parametrize("kill_at", [3, 9, 10, 11, 19])
 def test_a_resumed_run_tests_the_same_weights(tmp_path: Path, second_is_best: list[torch.Tensor], kill_at: int) -> None:
     cfg = toy_config(tmp_path, checkpoint_seconds=1e-9)

@@ -23,6 +23,7 @@ from experiments.schema import ConfigError
 from experiments.tasks.base import Demo, FinalTest
 from experiments.tasks.order_embeddings import OrderConfig, OrderEmbeddingsTask
 from models.norm import Norm
+from models.retrieval import Ranks
 
 TASK = OrderEmbeddingsTask()
 DEVICE = torch.device("cpu")
@@ -188,6 +189,26 @@ def test_folds_are_searched_apart_and_said_in_the_source() -> None:
 
 
 @torch.no_grad()
+def test_the_test_searches_each_fold_of_the_test_images_and_averages(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, int, int]] = []
+    perfect, poor = Ranks(np.zeros(10), np.zeros(2), 0.0), Ranks(np.full(10, 7), np.array([2, 11]), 0.0)
+
+    def fake(model: Any, data: Any, split: str, first: int, last: int, cfg: Any) -> Ranks:
+        asked.append((split, first, last))
+        return poor if first else perfect
+
+    monkeypatch.setattr(module, "search", fake)
+    cfg, data, model = ready(fold_images=1)
+    got = named(TASK.test(model, data, cfg, 0))
+    assert asked == [("test", 0, 1), ("test", 1, 2)]
+    assert (got["image_r1"], got["image_r5"], got["image_r10"], got["image_mean_rank"]) == (50, 50, 100, 4.5)
+    assert (got["caption_r1"], got["caption_r5"], got["caption_r10"], got["caption_mean_rank"]) == (50, 75, 75, 4.25)
+    asked.clear()
+    TASK.evaluate(model, data, config(fold_images=2), 0)
+    assert asked == [("val", 0, 1)], "the data was told of folds of one image"
+
+
+@torch.no_grad()
 def test_an_energy_that_is_not_finite_is_not_a_perfect_rank() -> None:
     cfg, data, model = ready()
     model.image_map.bias.fill_(math.nan)
@@ -213,7 +234,12 @@ def test_loss_is_the_contrastive_sum_and_training_lowers_it(norm: str) -> None:
     assert count == 5 and total.item() == loss.mean.item() and not total.requires_grad
     wide = TASK.loss(model, batch, config(norm, margin=0.2), generator(0, "noise", 0)).mean.item()
     assert wide > loss.mean.item() + 0.1, "a wider margin costs more"
-    assert TASK.loss(model, batch, config(norm, margin=0.05), generator(0, "x")).mean.item() == loss.mean.item()
+    for energy, margin in (("order", 0.05), ("symmetric", 0.2)):  # the authors'
+        usual, given = (
+            TASK.loss(model, batch, config(norm, energy=energy, margin=m), generator(0, "x")).mean.item()
+            for m in (None, margin)
+        )
+        assert usual == given
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
     for _ in range(40):
         optimizer.zero_grad()

@@ -45,6 +45,7 @@ class Measured:
         wanted: what the row needs, for the reason when it is missing.
         details: the numbers behind the values, by seed.
         tally: how often each of several rivals is beaten, for a claim of an order.
+        open_ended: norm and seed of the runs whose best value is their last, where that makes a time a lower bound.
     """
 
     values: dict[int, float]
@@ -53,6 +54,7 @@ class Measured:
     wanted: str
     details: dict[int, dict[str, float]]
     tally: str | None = None
+    open_ended: tuple[str, ...] = ()
 
 
 def load_paper(task: str, folder: Path = PAPER) -> dict[str, Any]:
@@ -179,16 +181,21 @@ def _measure(d: Mapping[str, Any], clock: str | None, others: Sequence[Mapping[s
         return Measured(values, signs, used, f"{d['baseline']} and {d['candidate']}", details)
     if d["kind"] == "time_to_best":
         base, cand = (_seeds(group, d[side], d["batch_size"]) for side in ("baseline", "candidate"))
-        seeds, details = _shared(base, cand), {}
+        seeds, details, open_ended = _shared(base, cand), {}, []
         for seed in seeds:
             for side, run in (("baseline", base[seed]), ("candidate", cand[seed])):
-                value, when = best(run.series(d["split"], d["metric"]), d["better"], clock or "step")
-                when = math.inf if run.state == "diverged" else when
+                series = run.series(d["split"], d["metric"])
+                value, when = best(series, d["better"], clock or "step")
+                if run.state == "diverged":
+                    when = math.inf
+                elif when == series[clock or "step"].max():
+                    open_ended.append(f"{run.norm} seed {seed}")
                 details.setdefault(seed, {}).update({side: when, f"{side}_best": value})
         values = {seed: speedup(x["candidate"], x["baseline"]) for seed, x in details.items()}
         used = [side[seed] for seed in seeds for side in (base, cand)]
         signs = [1 - value for value in values.values()]
-        return Measured(values, signs, used, f"{d['baseline']} and {d['candidate']}", details)
+        wanted = f"{d['baseline']} and {d['candidate']}"
+        return Measured(values, signs, used, wanted, details, open_ended=tuple(sorted(open_ended)))
     raise ValueError(f"configs/paper: row {d['id']} has the unknown kind {d['kind']!r}")
 
 
@@ -241,6 +248,7 @@ def _row(d: Mapping[str, Any], clock: str | None, others: Sequence[Mapping[str, 
         "commit": ", ".join(commits) or None,
         "code_changed": known,
         "repeated_steps": repeated,
+        "open_ended": list(measured.open_ended),
         "verdict": verdict,
         "reason": "; ".join(reasons),
     }
@@ -317,6 +325,10 @@ def _remarks(d: Mapping[str, Any], clock: str | None, measured: Measured, group:
             for side in ("baseline", "candidate")
         ]
         remarks.append(f"{own[0]}, {own[1]} {unit}")
+    if measured.open_ended:
+        remarks.append(
+            f"best at the last evaluation, so that a longer run may take longer: {', '.join(measured.open_ended)}"
+        )
     diverged = sorted({f"{run.norm} batch {run.batch_size} seed {run.seed}" for run in measured.runs
                        if run.state == "diverged"})  # fmt: skip
     if diverged:

@@ -11,15 +11,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from data.downstream import Downstream, available, load_downstream
-from experiments.evaluations import classification, relatedness
 from experiments.evaluations.encoding import Encoder, EvaluationError
 
 __all__ = ["METRICS", "PROTOCOLS", "Downstream", "Encoder", "EvaluationError", "Score", "available", "load_downstream",
            "metrics_of", "run"]  # fmt: skip
 
 PROTOCOLS = ("paper", "fast")
-# Metric -> unit, which way is better, and what it is: the fields of ``experiments.tasks.base.Metric``, which knows tasks
-# and so cannot be imported here.
+# Metric -> unit, which way is better, and what it is: the fields of ``experiments.tasks.base.Metric``, which comes with
+# the tasks and so cannot be imported here.
 METRICS = {
     "sick_r": ("correlation", "higher", "Pearson correlation with the scores of SICK's test pairs"),
     "sick_rho": ("correlation", "higher", "Spearman correlation with the scores of SICK's test pairs"),
@@ -61,6 +60,8 @@ def run(sets: Downstream, encode: Encoder, protocol: str = "paper", seed: int = 
     """
     if protocol not in PROTOCOLS:
         raise ValueError(f"protocol={protocol} must be {' or '.join(PROTOCOLS)}")
+    from experiments.evaluations import classification, relatedness  # here: scikit-learn would slow every start
+
     found: dict[str, float] = {}
     if sets.sick is not None:
         found |= relatedness.evaluate(sets.sick, encode, protocol, seed)._asdict()
