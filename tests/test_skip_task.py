@@ -13,7 +13,7 @@ import torch
 
 import experiments.tasks.skip_thoughts as module
 from data.fetch import DataError
-from experiments.evaluations import classification, relatedness
+from experiments.evaluations import classification, cost, relatedness
 from experiments.loop import make_optimizer, training_step
 from experiments.rng import generator
 from experiments.runs import RunError
@@ -221,3 +221,26 @@ def test_golden_losses(norm: str) -> None:
     optimizer = make_optimizer(model, cfg)
     losses = [training_step(TASK, model, optimizer, batch, cfg, generator(0, "noise", 0))[0] for _ in range(4)]
     assert (losses[0], losses[3]) == pytest.approx(GOLDEN[norm], abs=1e-2)
+
+
+@pytest.mark.parametrize("protocol", ["fast", "paper"])
+def test_the_cost_of_an_evaluation_is_scaled_up_from_samples(protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a clock that counts calls: encoding 4 a sentence, a search 1, a round on SICK 10."""
+    clock = [0.0]
+    monkeypatch.setattr(cost.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(cost, "SAMPLE", 20)
+
+    def spend(seconds: float) -> None:
+        clock[0] += seconds
+
+    def encode(sentences: list[str]) -> np.ndarray:
+        spend(4.0 * len(sentences))
+        return np.random.RandomState(0).rand(len(sentences), 3).astype(np.float32)
+
+    monkeypatch.setattr(cost.classification, "path", lambda *_: spend(1.0))
+    monkeypatch.setattr(cost.relatedness, "fit", lambda *_: spend(10.0))
+    sets = sd.sets()
+    sentences = {s for part in (sets.sick.train, sets.sick.trial, sets.sick.test) for s in (*part.first, *part.second)}
+    searches = {"fast": 1 + 1 / 9, "paper": 100 + 10 / 9}[protocol]
+    expected = 4 * len(sentences) + 10 * cost.ROUNDS + (4 * 20 + searches) * 60 / 20
+    assert cost.seconds(sets, encode, protocol) == pytest.approx(expected)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from data.downstream import Downstream, load_downstream
 from data.fetch import DataError, Source
 from data.skip_thoughts import FIRST_WORD, Batches, Books, Padded, Triples, load_books
 from data.word_vectors import read_word_vectors
-from experiments.evaluations import METRICS, PROTOCOLS, EvaluationError, run
+from experiments.evaluations import METRICS, PROTOCOLS, EvaluationError, cost, run
 from experiments.runs import RunError
 from experiments.schema import ConfigError
 from experiments.sentence_encoder import SentenceEncoder, lexicon, tokens
@@ -203,6 +204,13 @@ class SkipThoughtsTask:
         """The loss of held-out sentences, if there are any, and the scores on the sets that are there."""
         return held_out_loss(model, data, cfg) + scores(model, data, cfg, seed)
 
+    def evaluation_seconds(self, model: nn.Module, data: SkipData, cfg: Any) -> float:
+        """About how many seconds ``evaluate`` takes, from samples: the paper's protocol may take hours."""
+        start = time.perf_counter()
+        held_out_loss(model, data, cfg)
+        own = time.perf_counter() - start
+        return own + sum(cost.seconds(sets, encode, cfg.task.eval) for sets, encode in to_judge(model, data, cfg))
+
     def plots(self, model: nn.Module, data: SkipData, cfg: Any, folder: Path, seed: int) -> list[Path]:
         """Nothing: sentences are no pictures. ``make demo`` shows what lies close to one."""
         return []
@@ -253,14 +261,19 @@ def scores(model: nn.Module, data: SkipData, cfg: Any, seed: int) -> list[Value]
     Raises:
         RunError: the vectors cannot be judged; says on which set and why.
     """
-    assert isinstance(model, SkipThoughts)
-    words, found = lexicon(model, data.others), []
-    for sets, eos in ((replace(data.sets, labelled={}), True), (replace(data.sets, sick=None), False)):
-        encode = SentenceEncoder(
-            model, words, eos=eos, lower=cfg.task.lower, batch_size=cfg.train.eval_batch_size, split=data.tokens
-        )
-        try:
-            found += run(sets, encode, cfg.task.eval, seed)
-        except EvaluationError as error:
-            raise RunError(f"the sentence vectors cannot be evaluated: {error}") from None
+    try:
+        found = [s for sets, encode in to_judge(model, data, cfg) for s in run(sets, encode, cfg.task.eval, seed)]
+    except EvaluationError as error:
+        raise RunError(f"the sentence vectors cannot be evaluated: {error}") from None
     return [Value("test", score.metric, score.value) for score in found]
+
+
+def to_judge(model: nn.Module, data: SkipData, cfg: Any) -> list[tuple[Downstream, SentenceEncoder]]:
+    """SICK and the other sets, each with the encoder for it."""
+    assert isinstance(model, SkipThoughts)
+    words, size = lexicon(model, data.others), cfg.train.eval_batch_size
+
+    def encoder(eos: bool) -> SentenceEncoder:
+        return SentenceEncoder(model, words, eos=eos, lower=cfg.task.lower, batch_size=size, split=data.tokens)
+
+    return [(replace(data.sets, labelled={}), encoder(True)), (replace(data.sets, sick=None), encoder(False))]
