@@ -35,8 +35,9 @@ def group_of(root: Path, profile: str, data: str, metrics: list[str], state: str
     for cell in cells:
         ends = {metric: PRINTED[cell.norm].get(metric, 60.0) for metric in metrics}
         off = {metric: 1.1 if metric == "sick_mse" else 0.9 for metric in metrics}
-        curves = {("test", metric): [off[metric] * end, end] for metric, end in ends.items()}
-        rf.write_run(root, cell, rf.rows({**curves, ("train", "loss"): [5.0, 4.0]}), data=data, state=state)
+        curves = {("valid", metric): [off[metric] * end, end] for metric, end in ends.items()}
+        tested = rf.rows({("test", metric): [end] for metric, end in ends.items()}, every=20)
+        rf.write_run(root, cell, rf.rows({**curves, ("train", "loss"): [5.0, 4.0]}) + tested, data=data, state=state)
     (group,) = groups.groups(collect(root, Path("/none")).runs, cells, "skip_thoughts", profile)
     return group
 

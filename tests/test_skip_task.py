@@ -40,6 +40,7 @@ BAD = [
     ({"units": 0}, "task.units=0 must be 1 or more"),
     ({"bias_mode": "theano"}, "task.bias_mode=theano does not fit norm=ln"),
     ({"eval": "quick"}, "task.eval=quick is unknown: use paper or fast"),
+    ({"final": "slow"}, "task.final=slow is unknown: use paper or fast"),
     ({"word2vec": "/nowhere/vectors.bin"}, "task.word2vec=/nowhere/vectors.bin: there is no such file"),
 ]
 
@@ -55,7 +56,7 @@ def test_good_values_pass() -> None:
     for norm in TASK.norms:
         TASK.check(sd.config(norm))
         TASK.check(sd.config(norm, bias_mode="minimal", conditioned=True, eval="paper", held_out=5))
-    assert isinstance(TASK, Demo) and not isinstance(TASK, FinalTest), "nothing is selected"
+    assert isinstance(TASK, Demo) and isinstance(TASK, FinalTest) and not TASK.selects, "the last weights are tested"
 
 
 def ready(norm: str = "ln", **changes: Any) -> tuple[Any, Any, Any]:
@@ -121,13 +122,15 @@ def test_scores_on_the_sets_that_are_there() -> None:
     cfg, data, model = ready(held_out=20)
     found = {v.metric: v for v in TASK.evaluate(model, data, cfg, 3)}
     assert set(found) == {"loss", "sick_r", "sick_rho", "sick_mse", "mr"} and set(found) < set(TASK.metrics)
-    assert {v.split for name, v in found.items() if name != "loss"} == {"test"}
+    assert {v.split for v in found.values()} == {"valid"}
     plain, eos = (SentenceEncoder(model, lexicon(model), eos=eos) for eos in (False, True))
     assert found["mr"].value == classification.evaluate(data.sets.labelled["MR"], plain, "fast")
     sick = relatedness.evaluate(data.sets.sick, eos, "fast", 3)
     assert found["sick_r"].value == pytest.approx(sick.sick_r, rel=1e-4)
     assert found["sick_mse"].value == pytest.approx(sick.sick_mse, rel=1e-4)
-    few = {v.metric: v for v in module.scores(model, replace_sets(data, sd.sets(sick=False)), cfg, 3)}
+    tested = TASK.test(model, data, cfg, 3)
+    assert {v.split for v in tested} == {"test"} and {v.metric for v in tested} == set(found) - {"loss"}
+    few = {v.metric: v for v in module.scores("valid", model, replace_sets(data, sd.sets(sick=False)), cfg, 3)}
     assert set(few) == {"vader_movies"}
 
 
@@ -138,11 +141,19 @@ def replace_sets(data: Any, sets: Any) -> Any:
 
 @torch.no_grad()
 def test_eos_is_read_for_sick_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    cfg, data, model = ready()
-    read = []
-    monkeypatch.setattr(module, "run", lambda sets, encode, *_: read.append((sets.sick, sets.labelled, encode)) or [])
-    module.scores(model, data, cfg, 0)
-    (sick, none, with_eos), (nothing, labelled, without) = read
+    cfg, data, model = ready(final="paper")
+    read, protocols = [], []
+
+    def run(sets: Any, encode: Any, protocol: str, seed: int) -> list[Any]:
+        read.append((sets.sick, sets.labelled, encode))
+        protocols.append(protocol)
+        return []
+
+    monkeypatch.setattr(module, "run", run)
+    module.scores("test", model, data, cfg, 0)
+    module.scores("valid", model, data, cfg, 0)
+    assert protocols == ["paper", "paper", "fast", "fast"]
+    (sick, none, with_eos), (nothing, labelled, without) = read[:2]
     assert sick is not None and none == {} and nothing is None and list(labelled) == ["MR"]
     assert with_eos.eos and not without.eos and with_eos.unit and without.unit
 

@@ -98,7 +98,7 @@ def _panels(figure: Mapping[str, Any], group: Group) -> list[dict[str, Any]]:
         if not _logged(group, panel) and _logged(group, other):
             panel = other
         own = {"batch_size": panel.get("batch_size") or group.batch_size, "reference": figure.get("reference")}
-        panels.append({**axis, **panel, **own, "printed": printed.get((panel["split"], panel["metric"]))})
+        panels.append({**axis, **panel, **own, "printed": printed.get(panel["metric"])})
     shown = {panel["batch_size"] for panel in panels}
     more = sorted({run.batch_size for run in group.runs} - shown, reverse=True)
     if more and len(shown) == 1:  # now there is something to tell apart
@@ -109,12 +109,12 @@ def _panels(figure: Mapping[str, Any], group: Group) -> list[dict[str, Any]]:
     ]
 
 
-def printed_values(task: str, norm: str) -> dict[tuple[str, str], float]:
-    """What the paper prints of a norm, by split and metric: the ``value`` rows of ``configs/paper``."""
+def printed_values(task: str, norm: str) -> dict[str, float]:
+    """What the paper prints of a norm, by metric: the ``value`` rows of ``configs/paper``."""
     from experiments.analysis.compare import load_paper
 
     rows = [row for row in load_paper(task)["rows"] if row["kind"] == "value" and row["norm"] == norm]
-    return {(row["split"], row["metric"]): row["paper"] for row in rows if row["paper"] is not None}
+    return {row["metric"]: row["paper"] for row in rows if row["paper"] is not None}
 
 
 def _logged(group: Group, panel: Mapping[str, Any]) -> bool:

@@ -1,7 +1,8 @@
 """Skip-thoughts (section 6.3, Table 3 and Figure 3): none, WN or LN in the encoder and in both decoders.
 
 Training minimises what the words of both neighbours of a sentence cost. Every ``train.eval_every`` updates the sentence
-vectors are judged by what simple classifiers make of them (``experiments.evaluations``), on those sets that are there.
+vectors are judged by what simple classifiers make of them (``experiments.evaluations``), on those sets that are there:
+split ``valid``, Figure 3. At the end they are judged once more, by the paper's protocol: split ``test``, Table 3.
 Nothing is selected: the paper has no validation data, and its numbers are those of the last update.
 
 Shapes: T time steps, B batch, H units.
@@ -53,7 +54,8 @@ class SkipConfig:
     units: int = MISSING
     conditioned: bool = MISSING  # decoders read the sentence's vector at each step
     bias_mode: str = MISSING  # official | paper | minimal
-    eval: str = MISSING  # paper | fast: the protocol of the evaluations
+    eval: str = MISSING  # paper | fast: the protocol of the evaluations during training
+    final: str = MISSING  # paper | fast: that of the one at the end
     word2vec: str | None = MISSING  # file of word vectors that the vocabulary is expanded with
     lower: bool = MISSING  # encoding: look an unknown word up in small letters
 
@@ -159,7 +161,7 @@ def joint_source(corpus: Source, sets: Downstream) -> Source:
 
 
 class SkipThoughtsTask:
-    """The task; see ``experiments.tasks.base.Task``."""
+    """The task; see ``experiments.tasks.base.Task`` and ``FinalTest``."""
 
     name = "skip_thoughts"
     norms: tuple[str, ...] = ("none", "wn", "ln")
@@ -168,7 +170,8 @@ class SkipThoughtsTask:
                        " sentences at the corpus' end that are not trained on (ours, task.held_out)"),
         **{name: Metric(*about) for name, about in METRICS.items()},
     }  # fmt: skip
-    select = ("train", "loss")
+    select = ("train", "loss")  # shown in status; the last weights are tested, as in the paper
+    selects = False
     Config: type = SkipConfig
 
     def check(self, cfg: Any) -> None:
@@ -176,8 +179,9 @@ class SkipThoughtsTask:
         for key, least in (("vocabulary", 3), ("maxlen", 2), ("held_out", 0), ("word_dim", 1), ("units", 1)):
             if getattr(task, key) < least:
                 raise ConfigError(f"task.{key}={getattr(task, key)} must be {least} or more")
-        if task.eval not in PROTOCOLS:
-            raise ConfigError(f"task.eval={task.eval} is unknown: use {' or '.join(PROTOCOLS)}")
+        for key in ("eval", "final"):
+            if getattr(task, key) not in PROTOCOLS:
+                raise ConfigError(f"task.{key}={getattr(task, key)} is unknown: use {' or '.join(PROTOCOLS)}")
         try:
             Variant(cfg.norm.norm(), bias_mode=task.bias_mode).resolved("gru")
         except ValueError as error:
@@ -202,7 +206,11 @@ class SkipThoughtsTask:
 
     def evaluate(self, model: nn.Module, data: SkipData, cfg: Any, seed: int) -> list[Value]:
         """The loss of held-out sentences, if there are any, and the scores on the sets that are there."""
-        return held_out_loss(model, data, cfg) + scores(model, data, cfg, seed)
+        return held_out_loss(model, data, cfg) + scores("valid", model, data, cfg, seed)
+
+    def test(self, model: nn.Module, data: SkipData, cfg: Any, seed: int) -> list[Value]:
+        """The scores again, by the protocol for the end of a run."""
+        return scores("test", model, data, cfg, seed)
 
     def evaluation_seconds(self, model: nn.Module, data: SkipData, cfg: Any) -> float:
         """About how many seconds ``evaluate`` takes, from samples: the paper's protocol may take hours."""
@@ -255,21 +263,22 @@ def held_out_loss(model: nn.Module, data: SkipData, cfg: Any) -> list[Value]:
     return [Value("valid", "loss", total / words)]
 
 
-def scores(model: nn.Module, data: SkipData, cfg: Any, seed: int) -> list[Value]:
-    """What the classifiers make of the vectors. As in the authors' code, EOS is read for SICK alone.
+def scores(split: str, model: nn.Module, data: SkipData, cfg: Any, seed: int) -> list[Value]:
+    """What the classifiers make of the vectors: ``valid`` during training, ``test`` at its end.
 
     Raises:
         RunError: the vectors cannot be judged; says on which set and why.
     """
+    protocol = cfg.task.eval if split == "valid" else cfg.task.final
     try:
-        found = [s for sets, encode in to_judge(model, data, cfg) for s in run(sets, encode, cfg.task.eval, seed)]
+        found = [s for sets, encode in to_judge(model, data, cfg) for s in run(sets, encode, protocol, seed)]
     except EvaluationError as error:
         raise RunError(f"the sentence vectors cannot be evaluated: {error}") from None
-    return [Value("test", score.metric, score.value) for score in found]
+    return [Value(split, score.metric, score.value) for score in found]
 
 
 def to_judge(model: nn.Module, data: SkipData, cfg: Any) -> list[tuple[Downstream, SentenceEncoder]]:
-    """SICK and the other sets, each with the encoder for it."""
+    """SICK and the other sets, each with the encoder for it: as in the authors' code, EOS is read for SICK alone."""
     assert isinstance(model, SkipThoughts)
     words, size = lexicon(model, data.others), cfg.train.eval_batch_size
 
