@@ -28,7 +28,7 @@ DEVICE = torch.device("cpu")
 
 @pytest.fixture(autouse=True)
 def small_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "load_books", lambda corpus, vocabulary: sd.books())
+    monkeypatch.setattr(module, "load_books", lambda corpus, vocabulary, text: sd.books())
     monkeypatch.setattr(module, "load_downstream", sd.sets)
 
 
@@ -39,6 +39,7 @@ BAD = [
     ({"word_dim": 0}, "task.word_dim=0 must be 1 or more"),
     ({"units": 0}, "task.units=0 must be 1 or more"),
     ({"bias_mode": "theano"}, "task.bias_mode=theano does not fit norm=ln"),
+    ({"text": "html"}, "task.text=html is unknown: use auto, lines, raw"),
     ({"eval": "quick"}, "task.eval=quick is unknown: use paper or fast"),
     ({"final": "slow"}, "task.final=slow is unknown: use paper or fast"),
     ({"word2vec": "/nowhere/vectors.bin"}, "task.word2vec=/nowhere/vectors.bin: there is no such file"),

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from data.downstream import Downstream, load_downstream
 from data.fetch import DataError, Source
-from data.skip_thoughts import FIRST_WORD, Batches, Books, Padded, Triples, load_books
+from data.skip_thoughts import FIRST_WORD, TEXTS, Batches, Books, Padded, Triples, load_books
 from data.word_vectors import read_word_vectors
 from experiments.evaluations import METRICS, PROTOCOLS, EvaluationError, cost, run
 from experiments.runs import RunError
@@ -47,6 +47,7 @@ class SkipConfig:
 
     name: str = MISSING
     corpus: str | None = MISSING  # null: the books, or plays in their place; plays; or the path of a text file
+    text: str = MISSING  # what such a file holds: auto | lines | raw
     vocabulary: int = MISSING  # word ids, EOS and the unknown word included
     maxlen: int = MISSING  # a triple with a sentence of so many words is dropped
     held_out: int = MISSING  # the last n sentences are not trained on but tell a loss; 0: none
@@ -91,7 +92,7 @@ class SkipData:
 
     def __init__(self, cfg: Any, device: torch.device) -> None:
         task = cfg.task
-        self.books = load_books(task.corpus, task.vocabulary)
+        self.books = load_books(task.corpus, task.vocabulary, task.text)
         self.device, self.batch_size, kept = device, cfg.train.batch_size, len(self.books) - task.held_out
         if kept < 3:
             raise ConfigError(
@@ -182,6 +183,8 @@ class SkipThoughtsTask:
         for key in ("eval", "final"):
             if getattr(task, key) not in PROTOCOLS:
                 raise ConfigError(f"task.{key}={getattr(task, key)} is unknown: use {' or '.join(PROTOCOLS)}")
+        if task.text not in TEXTS:
+            raise ConfigError(f"task.text={task.text} is unknown: use {', '.join(TEXTS)}")
         try:
             Variant(cfg.norm.norm(), bias_mode=task.bias_mode).resolved("gru")
         except ValueError as error:
@@ -193,7 +196,8 @@ class SkipThoughtsTask:
         return SkipData(cfg, device)
 
     def model(self, cfg: Any, generator: torch.Generator) -> nn.Module:
-        task, words = cfg.task, load_books(cfg.task.corpus, cfg.task.vocabulary).vocabulary
+        task = cfg.task
+        words = load_books(task.corpus, task.vocabulary, task.text).vocabulary
         sizes = SkipSizes(
             vocabulary=FIRST_WORD + len(words), words=task.word_dim, units=task.units, conditioned=task.conditioned,
             bias_mode=task.bias_mode, kernel=cfg.kernel,
