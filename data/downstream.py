@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from data import sentence_sets, sick, vader_reviews
+from data.archive import large_asked
 from data.fetch import FetchError, Say, Source
 from data.sentence_sets import SentenceSet
 from data.sick import Sick
@@ -108,7 +108,7 @@ def get(say: Say) -> Source:
     """Tells of the sets and gets what can be had; see ``scripts.get_data``. Raises ``DataError``."""
     before = available()
     absent = [name for name in sentence_sets.SETS if isinstance(before[name], str)]
-    if absent and os.environ.get("LN_LARGE") == "1":
+    if absent and large_asked():
         try:
             log.info("fetching %s from %s", ", ".join(absent), sentence_sets.URL)
             sentence_sets.fetch(absent, sentence_sets.URL)

@@ -230,11 +230,7 @@ class OrderEmbeddingsTask:
     def demo(
         self, model: nn.Module, data: OrderData, cfg: Any, query: str, folder: Path
     ) -> tuple[list[str], list[Path]]:
-        """What the model finds for a sentence among the test images and captions.
-
-        Returns:
-            lines to print, and pictures written. Raises ``DataError`` if no word of it is known.
-        """
+        """What the model finds for a sentence among the test images and captions; see ``Demo``."""
         assert isinstance(model, OrderEmbedding)
         encoded = data.all.query(query)
         s_1H = embed_captions(model, data, encoded, np.array([0]), cfg)
