@@ -46,7 +46,8 @@ def load_skip_thoughts(npz: str | Path | Arrays, vocabulary: Sequence[str] = ())
     missing = [name for name in ("Wemb", "ff_logit_W", "ff_logit_b", "encoder_W", "encoder_U") if name not in npz]
     if missing:
         raise ValueError(f"the archive lacks {', '.join(missing)}: it is no skip-thoughts model of the authors")
-    sizes = SkipSizes(*npz["Wemb"].shape, len(npz["encoder_U"]))
+    rows, width = npz["Wemb"].shape
+    sizes = SkipSizes(rows, width, len(npz["encoder_U"]))
     norm = Norm("ln" if "encoder_s1" in npz else "none")
     model = SkipThoughts(sizes, norm, torch.Generator(), vocabulary)
     for ours, theirs in PREFIXES.items():

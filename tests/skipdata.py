@@ -52,8 +52,8 @@ def sets(sick: bool = True) -> Downstream:
 def config(norm: str = "ln", **changes: Any) -> Any:
     """A small configuration; ``changes`` may name keys of task.* or train.*."""
     task: dict[str, Any] = dict(
-        name="skip_thoughts", corpus=None, text="auto", vocabulary=12, maxlen=7, held_out=0, word_dim=4, units=6, conditioned=False,
-        bias_mode="official", eval="fast", final="fast", word2vec=None, lower=False,
+        name="skip_thoughts", corpus=None, text="auto", vocabulary=12, maxlen=7, held_out=0, word_dim=4, units=6,
+        conditioned=False, bias_mode="official", eval="fast", final="fast", word2vec=None, lower=False,
     )  # fmt: skip
     train: dict[str, Any] = dict(
         batch_size=8, eval_batch_size=5, lr=1e-2, beta1=0.9, beta2=0.999, adam_eps=1e-8, adam="authors", clip=5.0,
