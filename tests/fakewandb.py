@@ -16,6 +16,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 
+USER = {"name": "lab", "username": "lab"}
+
+
 @dataclass
 class Stored:
     """One run as uploaded. ``history`` and ``summary`` are JSON text, as the client wrote it."""
@@ -88,7 +91,7 @@ class FakeWandb(ThreadingHTTPServer):
         return {"projectId": "1", "id": run.name, "tags": [], "name": run.name, "displayName": run.display,
                 "sweepName": None, "state": run.state, "config": run.config, "group": None, "jobType": None,
                 "commit": None, "readOnly": False, "createdAt": time, "heartbeatAt": time, "description": None,
-                "notes": None, "systemMetrics": "{}", "summaryMetrics": run.summary, "user": {"name": "lab", "username": "lab"},
+                "notes": None, "systemMetrics": "{}", "summaryMetrics": run.summary, "user": USER,
                 "historyLineCount": len(run.history), "historyKeys": {"lastStep": len(run.history) - 1}}  # fmt: skip
 
     def numbers(self, query: str, given: dict[str, Any]) -> dict[str, Any]:
