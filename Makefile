@@ -53,7 +53,8 @@ ARGS  := $(foreach name,$(OPTIONS),$(name)="$$$(name)")
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup data reproduce sweep figures tables compare status estimate bench demo sample test lint clean
+.PHONY: help setup data reproduce sweep figures tables compare status estimate bench demo sample check test
+.PHONY: lint clean
 .PHONY: python again
 
 help: ## list the targets and variables
@@ -124,6 +125,9 @@ demo: check-demo setup ## ask a trained model of TASK something: QUERY="a senten
 
 sample: check-sample setup ## write TEXT with a trained model of TASK=handwriting, BIAS=1 neatly
 	@"$(PY)" -m scripts.sample $(ARGS)
+
+check: check-check setup ## every task with every norm at PROFILE=smoke, from data to comparison, in minutes
+	@"$(PY)" -m scripts.check $(ARGS)
 
 test: setup ## run the tests (PYTEST="-k name" to choose)
 	@OMP_NUM_THREADS=1 "$(PY)" -m pytest -n 2 $(PYTEST)

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = ROOT / "configs"
 NAMES = {
     "TASK": "task; `all` where a command takes several",
-    "PROFILE": "budgets and sizes (default small; bench: paper)",
+    "PROFILE": "budgets and sizes (default small; bench: paper; check: smoke)",
     "NORM": "norms, such as none,ln (default: those of the published result; sweep: all the task supports)",
     "SEEDS": "seeds, such as 0,1,2 (default: those of the published result; sweep: 0)",
     "BATCH": "batch sizes, such as 128,4 (default: those of the published result; sweep: the task's one)",
@@ -54,6 +54,7 @@ COMMANDS = {
     "bench": "one",
     "demo": "one",
     "sample": "one",
+    "check": "any",
 }
 SAMPLED = ("handwriting",)  # tasks that ``sample`` knows
 
@@ -67,7 +68,7 @@ LAUNCHERS = {
     "ray": ("ray_cluster", "ray.remote.num_gpus", None),
 }
 
-PROFILES = {"bench": "paper"}
+PROFILES = {"bench": "paper", "check": "smoke"}
 NO_PROFILE = ("data", "figures", "compare", "status", "sample")
 
 

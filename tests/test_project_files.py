@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import tomllib
 
+import pytest
 import yaml
 
-from tests.commands import ROOT
+from experiments.runs import RunError
+from scripts import verify
+from tests.commands import ROOT, make
 
 # Of the Citation File Format 1.2.0, as far as they are used here; a key it does not know makes the file invalid.
 CFF_KEYS = {"abstract", "authors", "cff-version", "date-released", "doi", "identifiers", "keywords", "license",
@@ -33,3 +38,23 @@ def test_citation_is_of_its_format_and_of_this_version() -> None:
     assert paper["status"] in CFF_STATUS and isinstance(paper["year"], int)
     assert all(set(author) == {"family-names", "given-names"} for author in paper["authors"])
     assert {"type": "other", "value": "arXiv:1607.06450"}.items() <= paper["identifiers"][0].items()
+
+
+def test_what_contributors_are_told_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^ *```sh\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
+    commands = {line.strip() for block in blocks for line in block.splitlines()}
+    commands |= set(re.findall(r"`(make [^`]+)`", text))
+    monkeypatch.setattr(verify, "tree", lambda: {"commit": None, "dirty": None})
+    for command in commands:
+        program, *words = shlex.split(command)
+        if program == "make":
+            done = make("-n", *words)
+            assert done.returncode == 0, done.stderr
+        else:
+            assert [program, *words[:2]] == ["python", "-m", "scripts.verify"]
+            with pytest.raises(RunError, match="commit first"):  # it got as far as looking at the working tree
+                verify.main(words[2:])
+    assert len(commands) >= 6
+    for path in re.findall(r"`((?:experiments|tests|models)/[\w/.]*)`", text):
+        assert (ROOT / path).exists(), path

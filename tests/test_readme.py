@@ -30,7 +30,19 @@ def test_make_command(command: str) -> None:
     _, target, *values = shlex.split(command)
     done = make("-n", target, *values)
     assert done.returncode == 0, done.stderr
-    if target in ("reproduce", "sweep", "data", "estimate", "bench", "figures", "tables", "compare", "status", "demo"):
+    if target in (
+        "reproduce",
+        "sweep",
+        "data",
+        "estimate",
+        "bench",
+        "figures",
+        "tables",
+        "compare",
+        "status",
+        "demo",
+        "check",
+    ):
         checked = make(f"check-{target}", *values)
         assert checked.returncode == 0, checked.stderr
 

@@ -2,8 +2,9 @@
 
 A row's verdict is one of ``measures.VERDICTS``:
 
-- ``matches``: profile ``paper`` on real data, and within the tolerance (a printed number), or at least
-  ``CLAIM_SEEDS`` seeds that all go the paper's way (a claim without a number);
+- ``matches``: profile ``paper`` on real data, and every seed within the tolerance (a printed value), the median within
+  it and every seed in the paper's direction (a printed difference or speed), or at least ``CLAIM_SEEDS`` seeds that all
+  go the paper's way (a claim without a number);
 - ``same direction`` / ``opposite direction``: every seed agrees; all that a smaller profile or a stand-in can
   give;
 - ``inconclusive``: seeds disagree or tie, a number is undefined, or runs are missing;
@@ -208,9 +209,10 @@ def _row(d: Mapping[str, Any], clock: str | None, others: Sequence[Mapping[str, 
             steps.append(step)
         changed.append(differs)
     known = None if None in changed or not changed else any(changed)
+    renewal = renew([run for run, differs in zip(measured.runs, changed, strict=True) if differs], group)
     repeated = min(steps) if steps and known is False else None
     if known:
-        reasons.append("model or task code changed since these runs")
+        reasons.append(f"model or task code changed since these runs; to renew them: {renewal}")
     elif repeated is not None:
         reasons.append(f"model or task code changed since, {verified.said(repeated)}")
     commits = sorted({run.commit[:12] + "+dirty" * run.dirty for run in measured.runs})
@@ -241,10 +243,20 @@ def _row(d: Mapping[str, Any], clock: str | None, others: Sequence[Mapping[str, 
         "commit": ", ".join(commits) or None,
         "code_changed": known,
         "repeated_steps": repeated,
+        "renew": renewal if known else None,
         "open_ended": list(measured.open_ended),
         "verdict": verdict,
         "reason": "; ".join(reasons),
     }
+
+
+def renew(stale: Sequence[Run], group: Group) -> str:
+    """What to do to have runs made anew with the present code: one's own are in the way of new ones."""
+    norms = sorted({run.norm for run in stale} - {cell.norm for cell in group.own})
+    more = f" NORM={','.join(norms)}" if norms else ""
+    command = f"make reproduce TASK={group.task} PROFILE={group.profile}{more}"
+    own = sorted({run.run for run in stale if run.origin == "runs"})
+    return f"delete runs/{group.task}/{{{','.join(own)}}} of the results folder, then {command}" if own else command
 
 
 def _verdict(
@@ -287,7 +299,12 @@ def _verdict(
     close = within(middle, paper, d["tolerance"])
     where = "within" if close else "not within"
     reasons.append(f"median {where} {d['tolerance']:g} of the printed {paper:g} ({d['why']})")
-    if close and (d["kind"] == "value" or direction == "same direction"):
+    if close and d["kind"] == "value":
+        near = sum(within(value, paper, d["tolerance"]) for value in measured.values.values())
+        if near == n:
+            return "matches", [*reasons, *remarks]
+        return "inconclusive", [*reasons, f"but only {near} of {n} seeds are", *remarks]
+    if close and direction == "same direction":
         return "matches", [*reasons, *remarks]
     return direction, [*reasons, *remarks]
 
@@ -320,6 +337,10 @@ def _remarks(d: Mapping[str, Any], clock: str | None, measured: Measured, group:
         remarks.append(
             f"best at the last evaluation, so that a longer run may take longer: {', '.join(measured.open_ended)}"
         )
+    silent = sorted({f"{run.norm} batch {run.batch_size} seed {run.seed}" for run in measured.runs
+                     if run.state != "diverged" and run.series(d["split"], d["metric"]).empty})  # fmt: skip
+    if silent:
+        remarks.append(f"{d['split']} {d['metric']} was not logged by {', '.join(silent)}")
     diverged = sorted({f"{run.norm} batch {run.batch_size} seed {run.seed}" for run in measured.runs
                        if run.state == "diverged"})  # fmt: skip
     if diverged:
