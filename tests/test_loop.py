@@ -378,6 +378,19 @@ def test_a_resumed_run_tests_the_same_weights(tmp_path: Path, second_is_best: li
     assert numbers(tmp_path / "killed") == numbers(tmp_path / "whole")
 
 
+def test_a_task_that_selects_nothing_tests_its_last_weights(tmp_path: Path, second_is_best: list[torch.Tensor]) -> None:
+    class Last(TestedToy):
+        selects = False
+
+    task = Last()
+    assert run(toy_config(tmp_path), tmp_path / "run", task)[0] == "done"
+    (weights,) = task.tested
+    assert torch.equal(weights, second_is_best[3])
+    saved = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)
+    assert "selected" not in saved and torch.equal(saved["model"]["weight"], weights)
+    assert [row["step"] for row in numbers(tmp_path / "run") if row["split"] == "test"] == [20]
+
+
 def test_a_test_value_that_is_not_finite_ends_as_diverged(tmp_path: Path) -> None:
     cfg = dataclasses.replace(toy_config(tmp_path), task=ToyConfig(bad_value=True))
     assert run(cfg, tmp_path / "run", TestedToy())[0] == "diverged"

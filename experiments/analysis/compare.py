@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,12 @@ def _seeds(group: Group, norm: str, batch: int | None) -> dict[int, Run]:
     return {
         run.seed: run for run in group.runs if run.norm == norm and run.batch_size == batch and run.state in FINISHED
     }
+
+
+def _never_logged(d: Mapping[str, Any], group: Group) -> bool:
+    """Whether runs are done, but none logged the row's metric, as where an evaluation set was not there."""
+    done = [run for run in group.runs if run.state == "done"]
+    return bool(done) and all(run.series(d["split"], d["metric"]).empty for run in done)
 
 
 def _shared(*sides: Mapping[int, Run]) -> list[int]:
@@ -195,7 +201,8 @@ def _measure(d: Mapping[str, Any], clock: str | None, others: Sequence[Mapping[s
 
 
 def _row(d: Mapping[str, Any], clock: str | None, others: Sequence[Mapping[str, Any]], group: Group) -> Row:
-    measured = _measure(d, clock, others, group)
+    absent = _never_logged(d, group)
+    measured = _measure(d, clock, others, replace(group, found=[]) if absent else group)
     batch = (d["batch_size"] or group.batch_size) if "batch_size" in d else [d["from_batch"], d["to_batch"]]
     seeds = sorted(measured.values)
     values = [measured.values[seed] for seed in seeds]
@@ -271,6 +278,8 @@ def _verdict(
         else f"profile {group.profile} gives a direction only"
     )  # fmt: skip
     remarks = _remarks(d, clock, measured, group)
+    if n == 0 and _never_logged(d, group):
+        return "inconclusive", [f"{d['split']} {d['metric']} was not logged: what it is measured on was not there"]
     if n == 0:
         return "inconclusive", [f"no finished run of {measured.wanted} with a shared seed", *remarks]
     if paper is None and not claim:
