@@ -6,7 +6,6 @@ longest of several such; NORM, SEEDS and PROFILE choose another. Prints the answ
 
 from __future__ import annotations
 
-import textwrap
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,15 +18,13 @@ from torch import nn
 from experiments.analysis.collect import Run, collect, results_dir
 from experiments.analysis.output import short_path
 from experiments.cell import prepare
-from experiments.cli import guarded
+from experiments.cli import guarded, in_short
 from experiments.loop import initial_model, weights
 from experiments.runs import RunError
 from experiments.schema import Config, ConfigError, load_saved
 from experiments.tasks import TASKS
 from experiments.tasks.base import Data, Demo
 from scripts.options import Options, from_command_line
-
-WIDTH = 110  # characters of a question on one line of a picture
 
 
 def choose(options: Options) -> Run:
@@ -74,9 +71,8 @@ def load(run: Run, device: str) -> tuple[Config, Data, nn.Module]:
     try:
         model.load_state_dict(weights(run.folder / "checkpoint.pt"))
     except Exception as error:  # whatever a damaged or foreign file makes torch raise
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise RunError(
-            f"{run.folder / 'checkpoint.pt'}: not this model's weights ({reason}); train the run anew"
+            f"{run.folder / 'checkpoint.pt'}: not this model's weights ({in_short(error)}); train the run anew"
         ) from None
     for name, weight in model.state_dict().items():
         if not bool(weight.isfinite().all()):
@@ -108,9 +104,8 @@ def main() -> int:
     folder = results_dir() / "demo"
     folder.mkdir(parents=True, exist_ok=True)
     print(f"{run.run} ({run.data['name']})")
-    query = textwrap.fill(options.query, WIDTH)
     with torch.no_grad(), plain_text():
-        lines, paths = task.demo(model, data, cfg, query, folder)
+        lines, paths = task.demo(model, data, cfg, options.query, folder)
     print(*lines, *map(short_path, paths), sep="\n")
     return 0
 
