@@ -72,6 +72,12 @@ def lexicon(model: SkipThoughts, others: WordVectors | None = None) -> Lexicon:
     return Lexicon(ids, torch.cat([table_VW, more_MW]))
 
 
+def needed(words: Iterable[str], own: Iterable[str]) -> set[str]:
+    """Words whose vectors a lexicon may be asked for: of text, as written and in small letters, and the model's own."""
+    written = set(words)
+    return written | {word.lower() for word in written} | set(own)
+
+
 def tokens(sentence: str) -> list[str]:
     """A sentence, or several, as words; no letter is changed."""
     return [word for words in split_text(sentence, lower=False) for word in words]

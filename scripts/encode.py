@@ -25,7 +25,7 @@ from experiments.cli import guarded, in_short
 from experiments.loop import weights
 from experiments.runs import RunError
 from experiments.schema import ConfigError, load_saved, pick_device
-from experiments.sentence_encoder import SentenceEncoder, lexicon, tokens
+from experiments.sentence_encoder import SentenceEncoder, lexicon, needed, tokens
 from models.skip_thoughts import SkipSizes, SkipThoughts
 
 BLOCK = 1 << 14  # lines sorted by length and written at a time
@@ -137,7 +137,8 @@ def encode(options: argparse.Namespace, source: BinaryIO, target: BinaryIO) -> N
     split = str.split if options.tokenised else tokens
     others = None
     if options.word2vec is not None:
-        others = read_word_vectors(options.word2vec, {w for s in sentences for w in split(s)} | set(model.vocabulary()))
+        words_read = (word for sentence in sentences for word in split(sentence))
+        others = read_word_vectors(options.word2vec, needed(words_read, model.vocabulary()))
     words = lexicon(model, others)
     encoder = SentenceEncoder(
         model, words, eos=options.eos, lower=options.lower, unit=not options.raw, batch_size=options.batch_size,

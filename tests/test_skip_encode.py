@@ -145,6 +145,8 @@ def test_the_command_with_word_vectors(run: Path, tmp_path: Path, model: SkipTho
     plain, expanded = (encoded(b"zebra\ncat\n", options(run, word2vec=p)) for p in (None, tmp_path / "v.txt"))
     np.testing.assert_allclose(plain[1], expanded[1], atol=1e-6)
     assert np.abs(plain[0] - expanded[0]).max() > 1e-3
+    small = encoded(b"Zebra\n", options(run, word2vec=tmp_path / "v.txt", lower=True))
+    np.testing.assert_allclose(small[0], expanded[0], atol=1e-6)
 
 
 BAD = {
