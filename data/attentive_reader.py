@@ -1,24 +1,45 @@
-"""Cloze questions for the attentive reader (section 6.2): CNN articles where they have been placed, else stories."""
+"""Cloze questions for the attentive reader (section 6.2): CNN articles where they have been placed, else stories.
+
+The paper used the ``top4`` questions of Cooijmans et al., which nobody has published a valid copy of since; they are
+read where they are (``data.top4``). The files of Hermann et al. that they were made from are read too
+(``data.cloze_folder``), with a selection of sentences of our own (``data.cloze_sentences``).
+"""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
-from data import stories
-from data.cloze_files import parse_question, write_question
-from data.cloze_pack import FIRST_WORD, PAD, UNKNOWN, Questions, build_vocabulary, entities_of, merge, pack
+from data import cloze_folder, stories, top4
+from data.cloze_files import BadQuestion, parse_question, write_question
+from data.cloze_pack import (
+    FIRST_WORD,
+    PAD,
+    UNKNOWN,
+    Questions,
+    Shard,
+    build_vocabulary,
+    entities_of,
+    merge,
+    pack,
+    split_lines,
+)
+from data.cloze_sentences import VERSION as SENTENCES_VERSION
 from data.fetch import DataError, Say, Source, raw_dir
+from data.handwriting import skip_bad_asked
 from data.parsed_cache import Arrays, cached
 
 __all__ = ["FIRST_WORD", "PAD", "UNKNOWN", "Questions", "ReaderData", "get", "load_attentive_reader"]
 log = logging.getLogger(__name__)
 
-STORIES = "stories"
-NAMES = {"cnn": "CNN", "dailymail": "Daily Mail", "top4": "CNN, top 4 sentences"}
+SPLITS = ("train", "valid", "test")
+STORIES, TOP4 = "stories", "top4"
+NAMES = {"cnn": "CNN", "dailymail": "Daily Mail", TOP4: "CNN, top 4 sentences"}
+CNN_QUESTIONS = {"train": 380_298, "valid": 3_924, "test": 3_198}
 
 
 @dataclass(frozen=True)
@@ -51,7 +72,8 @@ def load_attentive_reader(dataset: str = "cnn", sentences: int | None = 4, *, sk
 
     Args:
         dataset: ``stories``, ``cnn``, ``dailymail``, ``top4``, or the name of a folder of ``.question`` files.
-        sentences: how many sentences of a passage are kept at most (``data.cloze_sentences``); None: the whole passage.
+        sentences: how many sentences of a passage are kept at most (``data.cloze_sentences``); None: the whole
+            passage. ``top4`` has been cut by its authors and stays as it is.
         skip_bad: leave out question files that cannot be used, and count them, instead of raising.
 
     Raises:
@@ -59,6 +81,11 @@ def load_attentive_reader(dataset: str = "cnn", sentences: int | None = 4, *, sk
     """
     if dataset == STORIES:
         return _stories(sentences, "generated in place of news articles")
+    if dataset == TOP4:
+        if (files := top4.locate()) is not None:
+            return _top4(files)
+    elif (folder := cloze_folder.locate(dataset)) is not None:
+        return _folder(dataset, folder, sentences, skip_bad)
     if dataset in NAMES:
         log.warning("%s is not here; generated stories stand in (%s)", NAMES[dataset], where_to_place(dataset))
         return _stories(sentences, f"generated in place of {NAMES[dataset]}, which was not found")
@@ -67,37 +94,125 @@ def load_attentive_reader(dataset: str = "cnn", sentences: int | None = 4, *, sk
 
 def where_to_place(dataset: str = "cnn") -> str:
     """Instruction for placing files by hand."""
-    return f"place its files in {raw_dir() / 'attentive_reader' / dataset} or $LN_DATA/attentive_reader/{dataset}"
+    if dataset == TOP4:
+        return top4.where_to_place()
+    folders = ", ".join(f"{name}/" for name in cloze_folder.SPLITS.values())
+    place = f"attentive_reader/{dataset}/questions"
+    return f"place {folders} with their .question files in {raw_dir() / place} or $LN_DATA/{place}"
+
+
+def _data(arrays: Arrays, source: Source) -> ReaderData:
+    """Arrays as ``merge`` gives them, under their names."""
+    splits = {
+        split: Questions(**{name: arrays[f"{split}_{name}"] for name in Questions.__dataclass_fields__})
+        for split in SPLITS
+        if f"{split}_answers" in arrays
+    }
+    vocabulary = split_lines(arrays["vocabulary"])
+    return ReaderData(splits, vocabulary, entities_of(vocabulary), source, _lost(arrays))
+
+
+def _sizes(arrays: Arrays) -> dict[str, int]:
+    return {split: len(arrays[f"{split}_answers"]) for split in SPLITS if f"{split}_answers" in arrays}
+
+
+def _lost(arrays: Arrays) -> dict[str, float]:
+    return {split: int(arrays[f"{split}_lost"]) / size for split, size in _sizes(arrays).items()}
+
+
+def _kept(arrays: Arrays, sentences: int | None) -> str:
+    """What was kept of the passages, and the error that this leaves to the best of readers."""
+    if sentences is None:
+        return "whole passages"
+    lost = ", ".join(f"{100 * share:.1f} % of {split}" for split, share in _lost(arrays).items())
+    return f"at most {sentences} sentence{'s' * (sentences != 1)} a passage, which lose the answer of {lost}"
+
+
+def _folder(dataset: str, folder: Path, sentences: int | None, skip_bad: bool) -> ReaderData:
+    """Question files, from the cache or parsed."""
+    arrays, digest, bad = cloze_folder.load_folder(dataset, folder, sentences, skip_bad=skip_bad)
+    sizes = _sizes(arrays)
+    counts = "/".join(f"{size:,}" for size in sizes.values())
+    expected = "/".join(f"{size:,}" for size in CNN_QUESTIONS.values())
+    name = NAMES.get(dataset, dataset)
+    detail = [f"{counts} questions", _kept(arrays, sentences)]
+    # A copy that lacks a few questions is still the paper's data; a small part of it is not.
+    whole = dataset == "cnn" and all(sizes[split] >= 0.95 * CNN_QUESTIONS[split] for split in SPLITS)
+    if whole:
+        detail.append("other sentences than the paper's, whose selection is lost, so its errors are not comparable")
+    elif dataset == "cnn":
+        detail[0] = f"{counts} of the expected {expected} questions"
+    else:
+        detail.append("not the paper's data (CNN)")
+    if skipped := sum(bad.values()):
+        detail.append(f"{skipped:,} bad file{'s' * (skipped > 1)} skipped")
+    for sentence in detail[1:]:
+        log.info("%s: %s", name, sentence)
+    part = dataset == "cnn" and not whole
+    source = Source(
+        kind="original" if whole else "stand-in",
+        label=f"cnn-{sum(sizes.values())}" if part else dataset,
+        name=f"CNN, {sum(sizes.values()):,} of {sum(CNN_QUESTIONS.values()):,} questions" if part else name,
+        fingerprint=digest,
+        detail="; ".join(detail),
+    )
+    return _data(arrays, source)
+
+
+def _top4(files: dict[str, Path]) -> ReaderData:
+    """The authors' pickles, from the cache or parsed."""
+    arrays, digest = top4.load_top4(files)
+    sizes, words = _sizes(arrays), len(split_lines(arrays["vocabulary"]))
+    whole = words == top4.WORDS and all(sizes[split] >= 0.95 * CNN_QUESTIONS[split] for split in sizes)
+    lost = ", ".join(f"{100 * share:.1f} % of {split}" for split, share in _lost(arrays).items())
+    counts = "/".join(f"{size:,}" for size in sizes.values())
+    detail = f"{counts} questions, {words:,} words, no test set; without the answer: {lost}"
+    if not whole:
+        detail += f"; not the published files, which have {top4.WORDS:,} words"
+    source = Source("original" if whole else "stand-in", TOP4, NAMES[TOP4], digest, detail)
+    return _data(arrays, source)
 
 
 def _stories(sentences: int | None, why: str) -> ReaderData:
     """The stand-in, from the cache or made anew (some seconds), through the text of its files."""
 
     def build() -> Arrays:
-        shards = {}
-        for split, size in stories.SIZES.items():
-            texts = (write_question(stories.make_question(split, number)) for number in range(size))
-            shards[split] = pack((parse_question(text.encode(), "a story") for text in texts), sentences)
+        shards = {split: _story_shard(split, size, sentences) for split, size in stories.SIZES.items()}
         vocabulary = build_vocabulary([shards["train"]], [shards["valid"], shards["test"]])
-        arrays = merge({split: [partial(shards.__getitem__, split)] for split in shards}, vocabulary)
-        arrays["vocabulary"] = np.frombuffer("\n".join(vocabulary).encode(), dtype=np.uint8)
-        return arrays | {f"{split}_lost": np.array(shard.lost) for split, shard in shards.items()}
+        return merge({split: [partial(shards.__getitem__, split)] for split in shards}, vocabulary)
 
-    version = f"{stories.VERSION} {stories.SEED} {stories.SIZES} {sentences}"
-    arrays, digest = cached(f"attentive_reader-stories-{sentences}", [], build, version=version)
-    vocabulary = arrays["vocabulary"].tobytes().decode().split("\n")
-    splits = {
-        split: Questions(**{name: arrays[f"{split}_{name}"] for name in Questions.__dataclass_fields__})
-        for split in stories.SIZES
-    }
-    lost = {split: int(arrays[f"{split}_lost"]) / len(splits[split]) for split in splits}
-    sizes = "/".join(f"{len(part):,}" for part in splits.values())
-    detail = f"{sizes} questions about generated stories of four to eight sentences; {why}"
-    source = Source("stand-in", "stories", "generated stories (stand-in)", digest, detail)
-    return ReaderData(splits, vocabulary, entities_of(vocabulary), source, lost)
+    version = f"{stories.VERSION} {SENTENCES_VERSION} {stories.SEED} {stories.SIZES}"
+    arrays, digest = cached(f"attentive_reader-stories-{sentences or 'all'}", [], build, version=version)
+    counts = "/".join(f"{size:,}" for size in _sizes(arrays).values())
+    detail = f"{counts} questions about generated stories of four to eight sentences; {_kept(arrays, sentences)}; {why}"
+    return _data(arrays, Source("stand-in", STORIES, "generated stories (stand-in)", digest, detail))
+
+
+def _story_shard(split: str, size: int, sentences: int | None) -> Shard:
+    log.info("making %s stories for %s (once)", f"{size:,}", split)
+    texts = (write_question(stories.make_question(split, number)) for number in range(size))
+    try:
+        return pack((parse_question(text.encode(), f"a story for {split}") for text in texts), sentences)
+    except BadQuestion as error:
+        raise AssertionError(f"the grammar of stories: {error}") from error
 
 
 def get(say: Say) -> Source:
-    """Tells of the files; see ``scripts.get_data``. Raises ``DataError``."""
-    say("stand-in", "CNN questions: generated stories")
-    return _stories(4, "generated in place of CNN, which was not found").source
+    """Tells of the files, and parses those of CNN; see ``scripts.get_data``. Raises ``DataError``."""
+    skip_bad = skip_bad_asked()
+    here = {name: cloze_folder.locate(name) for name in NAMES if name != TOP4}
+    if (files := top4.locate()) is not None:
+        say("present", f"{files['dict.pkl'].parent} (task.dataset={TOP4})")
+        load_attentive_reader(TOP4)
+    if (folder := here.pop("cnn")) is not None:
+        source = load_attentive_reader(skip_bad=skip_bad).source
+        for name in cloze_folder.SPLITS.values():
+            say("present", folder / name)
+    else:
+        source = _stories(4, "generated in place of CNN, which was not found").source
+        say("stand-in", "CNN questions: generated stories")
+        say("optional", f"for the questions that the paper's were made from {where_to_place()}")
+    for name, other in here.items():
+        if other is not None:
+            say("present", f"{other} (task.dataset={name})")
+    return source

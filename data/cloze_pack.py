@@ -8,15 +8,22 @@ Shapes: N questions, P words of all their passages, Q words of all their queries
 
 from __future__ import annotations
 
+import os
+import secrets
+import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from data.cloze_files import Question, entity_number
 from data.cloze_sentences import keep
 
+# What numpy and zipfile raise on a damaged file.
+DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError)
 PAD, UNKNOWN, FIRST_WORD = 0, 1, 2  # word n of the vocabulary has the id FIRST_WORD + n
 
 
@@ -77,6 +84,7 @@ class Shard:
         counts: how often each occurs in the kept passages and the queries.
         passage_words, passage_lengths, question_words, question_lengths, answers: by these numbers, int32.
         lost: how many answers are in no kept sentence.
+        bad: what was wrong with files that were left out.
     """
 
     words: list[str]
@@ -87,10 +95,17 @@ class Shard:
     question_lengths: np.ndarray
     answers: np.ndarray
     lost: int
+    bad: list[str]
 
 
-def pack(questions: Iterable[Question], sentences: int | None) -> Shard:
-    """Packs questions, keeping at most ``sentences`` sentences of each passage (None: all)."""
+def pack(questions: Iterable[Question], sentences: int | None, bad: list[str] | None = None) -> Shard:
+    """Packs questions, keeping at most ``sentences`` sentences of each passage (None: all).
+
+    Args:
+        questions: read one at a time.
+        sentences: see ``data.cloze_sentences``.
+        bad: what the reading of ``questions`` has put here by its end goes into the shard.
+    """
     ids: dict[str, int] = {}
     passages, queries, answers, lost = [], [], [], 0
 
@@ -114,7 +129,42 @@ def pack(questions: Iterable[Question], sentences: int | None) -> Shard:
         question_lengths=np.array([len(words) for words in queries], dtype=np.int32),
         answers=np.array(answers, dtype=np.int32),
         lost=lost,
+        bad=list(bad or ()),
     )
+
+
+def save_shard(path: Path, shard: Shard) -> None:
+    """Writes a shard in one step. Raises ``OSError``."""
+    temporary = path.with_name(f".{path.name}-{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    arrays = {name: value for name, value in vars(shard).items() if isinstance(value, np.ndarray)}
+    arrays |= {"lost": np.array(shard.lost), "words": joined(shard.words), "bad": joined(shard.bad)}
+    try:
+        with open(temporary, "wb") as out:
+            np.savez(out, **arrays)  # type: ignore[arg-type]
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load_shard(path: Path) -> Shard | None:
+    """A shard from its file; None if it is damaged or not there."""
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+        words, bad, lost = split_lines(arrays.pop("words")), split_lines(arrays.pop("bad")), int(arrays.pop("lost"))
+        return Shard(words=words, bad=bad, lost=lost, **arrays)
+    except (*DAMAGE, TypeError):
+        return None
+
+
+def joined(lines: Sequence[str]) -> np.ndarray:
+    """Lines of text as an array of bytes. What cannot be encoded, such as in a file name, is written as it is read."""
+    return np.frombuffer("\n".join(lines).encode("utf-8", "surrogateescape"), dtype=np.uint8)
+
+
+def split_lines(array: np.ndarray) -> list[str]:
+    """What ``joined`` was given."""
+    return array.tobytes().decode("utf-8", "surrogateescape").split("\n") if len(array) else []
 
 
 def build_vocabulary(training: Iterable[Shard], others: Iterable[Shard]) -> list[str]:
@@ -143,24 +193,38 @@ def translate(shard: Shard, ids: Mapping[str, int]) -> dict[str, np.ndarray]:
 
 
 def merge(shards: Mapping[str, Sequence[Callable[[], Shard]]], vocabulary: Sequence[str]) -> dict[str, np.ndarray]:
-    """All shards in memory, as arrays named ``<split>_<field>`` of ``Questions``.
+    """All shards as one set of arrays.
 
     Args:
-        shards: of each split, in order; each is read when it is needed.
+        shards: of each split, in order; each is read when it is needed, twice.
         vocabulary: of all.
+
+    Returns:
+        ``<split>_<field>`` for each field of ``Questions``, ``<split>_lost``, how many answers are lost, and
+        ``vocabulary`` (``split_lines`` reads it).
     """
     ids = {word: number for number, word in enumerate(vocabulary, FIRST_WORD)}
     arrays: dict[str, np.ndarray] = {}
     for split, several in shards.items():
-        parts: dict[str, list[np.ndarray]] = {name: [] for name in Questions.__dataclass_fields__}
+        lengths: dict[str, list[np.ndarray]] = {"passage": [], "question": []}
+        lost = 0
         for read in several:
             shard = read()
-            for name, array in translate(shard, ids).items():
-                parts[name].append(array)
-            parts["passage_starts"].append(shard.passage_lengths)
-            parts["question_starts"].append(shard.question_lengths)
-        for name, each in parts.items():
-            whole = np.concatenate(each)
-            starts = name.endswith("starts")
-            arrays[f"{split}_{name}"] = np.concatenate([[0], np.cumsum(whole, dtype=np.int64)]) if starts else whole
+            lengths["passage"].append(shard.passage_lengths)
+            lengths["question"].append(shard.question_lengths)
+            lost += shard.lost
+        starts = {
+            f"{part}_starts": np.cumsum(np.concatenate([[0], *each]), dtype=np.int64) for part, each in lengths.items()
+        }
+        # Room for all first: putting finished pieces together would need it twice.
+        whole = {f"{part}_words": np.empty(starts[f"{part}_starts"][-1], np.int32) for part in lengths}
+        whole["answers"] = np.empty(len(starts["passage_starts"]) - 1, np.int32)
+        filled = dict.fromkeys(whole, 0)
+        for read in several:
+            for name, piece in translate(read(), ids).items():
+                whole[name][filled[name] : filled[name] + len(piece)] = piece
+                filled[name] += len(piece)
+        arrays |= {f"{split}_{name}": array for name, array in (whole | starts).items()}
+        arrays[f"{split}_lost"] = np.array(lost)
+    arrays["vocabulary"] = joined(vocabulary)
     return arrays

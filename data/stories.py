@@ -13,6 +13,8 @@ anew for each story. ``Oracle`` reads the text by the same grammar and answers e
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from numpy.random import RandomState
@@ -22,9 +24,9 @@ from data.cloze_files import ENTITY, PLACEHOLDER, Question
 SEED = 20160721  # of everything here; the number is the date of the paper's first version
 VERSION = "1"
 SIZES = {"train": 8000, "valid": 1000, "test": 1000}
-MARKERS = 24  # marker numbers that stories draw from
+MARKERS = 10  # marker numbers that stories draw from
 
-THINGS = "lamp map clock boat violin kettle ladder bicycle".split()
+THINGS = "lamp map clock boat violin kettle".split()
 FIRST = "Ada Bruno Clara Dario Edda Fritz Greta Hugo Ines Jonas Karla Leon Mara Nils Olga Paul".split()
 LAST = "Adler Brook Castell Dorn Ekman Frey Gallo Hale Iver Jung Kern Lund Moss Novak".split()
 PLACES = "Aldern Brockhaven Castrow Dunmere Elswick Farnbeck Glanford Holmsea Ivestone Kelbridge Lorby Marwick".split()
@@ -44,68 +46,51 @@ class Deed:
     to: bool = False
 
 
+def _both(*words: str) -> tuple[tuple[str, str], ...]:
+    """Wordings whose participle is as the past."""
+    return tuple((word, word) for word in words)
+
+
 DEEDS = (
-    Deed((("bought", "bought"), ("paid for", "paid for")), (("purchased", "purchased"), ("acquired", "acquired"))),
-    Deed((("lost", "lost"), ("forgot", "forgotten")), (("misplaced", "misplaced"), ("left behind", "left behind"))),
-    Deed((("mended", "mended"), ("fixed", "fixed")), (("repaired", "repaired"), ("put right", "put right"))),
-    Deed((("broke", "broken"), ("damaged", "damaged")), (("wrecked", "wrecked"), ("ruined", "ruined"))),
-    Deed((("gave", "given"), ("handed", "handed")), (("presented", "presented"), ("donated", "donated")), to=True),
-    Deed((("lent", "lent"), ("loaned", "loaned")), (("entrusted", "entrusted"), ("advanced", "advanced")), to=True),
-    Deed((("sent", "sent"), ("mailed", "mailed")), (("posted", "posted"), ("shipped", "shipped")), to=True),
+    Deed(_both("bought", "ordered"), _both("purchased", "acquired")),
+    Deed((*_both("lost"), ("forgot", "forgotten")), _both("misplaced", "left")),
+    Deed(_both("mended", "fixed"), _both("repaired", "restored")),
+    Deed((("broke", "broken"), *_both("damaged")), _both("wrecked", "ruined")),
+    Deed((("gave", "given"), *_both("handed")), _both("presented", "donated"), to=True),
+    Deed(_both("sent", "mailed"), _both("posted", "shipped"), to=True),
 )
-# How a fact is told: {a} did {d} (participle {p}) with {t} at, or to, {x}.
-TOLD: dict[bool, tuple[str, ...]] = {
+# How a fact is told: {a} did {d} (participle {p}) with {t}, and, in the second half, at or to {x}.
+TOLD: dict[bool, tuple[tuple[str, ...], tuple[str, ...]]] = {
     False: (
-        "{a} {d} the {t} in {x} .",
-        "in {x} , {a} {d} the {t} .",
-        "the {t} was {p} by {a} in {x} .",
-        "it was in {x} that {a} {d} the {t} .",
+        ("{a} {d} the {t} .", "the {t} was {p} by {a} .", "it was {a} who {d} the {t} ."),
+        ("{a} {d} the {t} in {x} .", "in {x} {a} {d} the {t} .", "the {t} was {p} in {x} by {a} ."),
     ),
     True: (
-        "{a} {d} the {t} to {x} .",
-        "it was {a} who {d} the {t} to {x} .",
-        "the {t} was {p} to {x} by {a} .",
-        "{x} got the {t} that {a} {d} .",
+        ("{a} {d} the {t} .", "the {t} was {p} by {a} .", "it was {a} who {d} the {t} ."),
+        ("{a} {d} the {t} to {x} .", "the {t} was {p} to {x} by {a} .", "{x} got the {t} that {a} {d} ."),
     ),
 }
-OPENINGS = ("", "", "", "", "", "", "on monday , ", "last week , ", "later , ", "that evening , ", "as reported , ")
-# Sentences that tell no fact; {e} is anyone or any place of the story.
-EMPTY = (
-    "a neighbour of {e} spoke of the {t} .",
-    "the {t} was well known to friends of {e} .",
-    "nothing new was heard from {e} .",
-    "many questions about {e} remain .",
-)
+DAYS = "monday tuesday wednesday thursday friday saturday sunday".split()
+# Three sentences of four begin without one.
+OPENINGS = ("later ", "last week ", "soon after ", "that evening ", *(f"on {day} " for day in DAYS))
+# Sentences that tell no fact; {e} is anyone or any place of the story, {n} and {j} are drawn from these words.
+EMPTY = ("{e} was {j} .", "friends of {e} knew the {t} .", "nobody spoke of {e} .", "{e} had {j} {n} .")
+QUALITIES = (
+    "quiet busy famous strange modern simple bright grey splendid gloomy honest curious distant friendly gentle humble "
+    "lively modest noble proud quaint rustic sober timid"
+).split()
+NOUNS = (
+    "friends gardens habits windows neighbours evenings stories visitors songs letters bridges markets kitchens towers "
+    "summers winters plans dreams bells roofs walls cousins dogs horses"
+).split()
 # How it is asked for {a}, and for {x}; @ is where the answer belongs.
 ASKED_WHO: dict[bool, tuple[str, ...]] = {
-    False: (
-        "@ {d} the {t}",
-        "the {t} was {p} by @",
-        "the one who {d} the {t} is called @",
-        "near {x} , @ {d} the {t}",
-        "the {t} was {p} at {x} by @",
-    ),
-    True: (
-        "@ {d} the {t}",
-        "the {t} was {p} by @",
-        "the one who {d} the {t} is called @",
-        "for {x} , @ {d} the {t}",
-        "the {t} was {p} for {x} by @",
-    ),
+    False: ("@ {d} the {t}", "the {t} was {p} by @", "near {x} @ {d} the {t}"),
+    True: ("@ {d} the {t}", "the {t} was {p} by @", "for {x} @ {d} the {t}"),
 }
 ASKED_WHERE: dict[bool, tuple[str, ...]] = {
-    False: (
-        "the {t} was {p} at @",
-        "the place where someone {d} the {t} is @",
-        "{a} {d} the {t} at @",
-        "@ is where {a} {d} the {t}",
-    ),
-    True: (
-        "the {t} was {p} for @",
-        "someone {d} the {t} for @",
-        "{a} {d} the {t} for @",
-        "@ got what {a} {d} , the {t}",
-    ),
+    False: ("the {t} was {p} near @", "somebody {d} the {t} near @", "near @ {a} {d} the {t}"),
+    True: ("the {t} was {p} for @", "somebody {d} the {t} for @", "for @ {a} {d} the {t}"),
 }
 
 
@@ -116,62 +101,84 @@ class Fact:
     a: str
     deed: int
     thing: str
-    x: str
+    x: str | None
+
+    def who(self) -> list[str]:
+        """All who take part."""
+        return [self.a] if self.x is None else [self.a, self.x]
+
+
+def make_cells(random: RandomState) -> list[tuple[int, str]]:
+    """Deeds, by number, and things of a story's facts, each deed and each thing in two of them or more."""
+    while True:
+        deeds = random.permutation(len(DEEDS))[: random.randint(2, 4)].tolist()
+        things = [THINGS[n] for n in random.permutation(len(THINGS))[: random.randint(2, 4)]]
+        cells = [(deed, thing) for deed in deeds for thing in things]
+        cells = [cells[n] for n in random.permutation(len(cells))[: (4, 4, 5, 6)[random.randint(4)]]]
+        if all(min(Counter(column).values()) > 1 for column in zip(*cells, strict=True)):
+            return cells
 
 
 def make_facts(random: RandomState) -> list[Fact]:
-    """Facts of a story about people P0, P1 … and places L0, L1 …; each deed and thing occurs in two of them or more."""
+    """Facts of a story about people P0, P1 … and places L0, L1 …
+
+    Four people or five take part, and three places or none: so there are three at least who may be the answer, even if
+    the query names one.
+    """
+    cells = make_cells(random)
+    both = random.randint(0, 2, len(cells)).tolist()  # whether a fact says where or to whom
+    at_places = [n for n, (deed, _) in enumerate(cells) if both[n] and not DEEDS[deed].to]
+    if len(at_places) < 3:
+        both = [two and n not in at_places for n, two in enumerate(both)]
+        at_places = []
+    to_people = [n for n, (deed, _) in enumerate(cells) if both[n] and DEEDS[deed].to]
+    places = dict(zip(at_places, _dealt("L", 3, 3, len(at_places), random), strict=True))
     while True:
-        deeds = random.permutation(len(DEEDS))[: random.randint(2, 4)]
-        things = random.permutation(THINGS)[: random.randint(2, 4)]
-        cells = [(int(deed), str(thing)) for deed in deeds for thing in things]
-        chosen = [cells[i] for i in random.permutation(len(cells))[: random.randint(4, 8)]]
-        people = [f"P{i}" for i in range(random.randint(4, 6))]
-        places = [f"L{i}" for i in range(random.randint(3, 5))]
-        facts = []
-        for deed, thing in chosen:
-            a, b = random.permutation(people)[:2]
-            x = b if DEEDS[deed].to else places[random.randint(len(places))]
-            facts.append(Fact(str(a), deed, thing, str(x)))
-        shared = all(
-            sum(f.deed == g.deed for g in facts) > 1 and sum(f.thing == g.thing for g in facts) > 1 for f in facts
-        )
-        who = {name for fact in facts for name in (fact.a, fact.x)}
-        several = sum(name in people for name in who) > 3 and sum(name in places for name in who) in (0, 3, 4)
-        if shared and several:  # three at least who may be the answer, even if the query names one
+        people = _dealt("P", 4, 4 + random.randint(2), len(cells) + len(to_people), random)
+        second = places | dict(zip(to_people, people[len(cells) :], strict=True))
+        facts = [Fact(people[n], deed, thing, second.get(n)) for n, (deed, thing) in enumerate(cells)]
+        if all(fact.a != fact.x for fact in facts):
             return facts
 
 
-def _one(options: tuple[str, ...] | list[str], random: RandomState) -> str:
+def _dealt(letter: str, least: int, most: int, count: int, random: RandomState) -> list[str]:
+    """``count`` names in a random order, ``least`` different ones or more of ``most``; none if ``count`` is 0."""
+    numbers = random.permutation(most)[:least].tolist() + random.randint(0, most, max(0, count - least)).tolist()
+    return [f"{letter}{numbers[n]}" for n in random.permutation(count).tolist()]
+
+
+def _one(options: Sequence[str], random: RandomState) -> str:
     return options[random.randint(len(options))]
 
 
 def tell(facts: list[Fact], random: RandomState) -> list[str]:
-    """Sentences of a story: a fact each, and up to two that tell none, eight at most."""
+    """Sentences of a story: a fact each, and up to two that tell none."""
     sentences = []
     for fact in facts:
         deed = DEEDS[fact.deed]
         past, participle = deed.told[random.randint(len(deed.told))]
-        frame = _one(OPENINGS, random) + _one(TOLD[deed.to], random)
+        opening = "" if random.randint(4) else _one(OPENINGS, random)
+        frame = opening + _one(TOLD[deed.to][fact.x is not None], random)
         sentences.append(frame.format(a=fact.a, x=fact.x, t=fact.thing, d=past, p=participle))
-    who = sorted({name for fact in facts for name in (fact.a, fact.x)})
-    for _ in range(random.randint(0, min(2, 8 - len(facts)) + 1)):
-        text = _one(EMPTY, random).format(e=_one(who, random), t=facts[random.randint(len(facts))].thing)
+    who = sorted({name for fact in facts for name in fact.who()})
+    for _ in range(random.randint(0, 3)):
+        words = {"t": facts[random.randint(len(facts))].thing, "n": _one(NOUNS, random), "j": _one(QUALITIES, random)}
+        text = _one(EMPTY, random).format(e=_one(who, random), **words)
         sentences.insert(random.randint(len(sentences) + 1), text)
     return sentences
 
 
 def ask(facts: list[Fact], random: RandomState) -> tuple[str, str]:
     """A query and its answer: anyone or any place of the story, all with the same chance."""
-    answer = _one(sorted({name for fact in facts for name in (fact.a, fact.x)}), random)
-    about = [fact for fact in facts if answer in (fact.a, fact.x)]
+    answer = _one(sorted({name for fact in facts for name in fact.who()}), random)
+    about = [fact for fact in facts if answer in fact.who()]
     fact = about[random.randint(len(about))]
     deed = DEEDS[fact.deed]
     past, participle = deed.asked[random.randint(len(deed.asked))]
     other = fact.x if answer == fact.a else fact.a
-    frames: tuple[str, ...] = (ASKED_WHO if answer == fact.a else ASKED_WHERE)[deed.to]
-    # Whoever else took part is named only if he does not give the sentence away.
-    if sum(other in (one.a, one.x) for one in facts) < 2:
+    frames = (ASKED_WHO if answer == fact.a else ASKED_WHERE)[deed.to]
+    # Whoever else took part is named only if that does not give the sentence away.
+    if other is None or sum(other in one.who() for one in facts) < 2:
         frames = tuple(frame for frame in frames if "{a}" not in frame and "{x}" not in frame)
     text = _one(frames, random).format(a=fact.a, x=fact.x, t=fact.thing, d=past, p=participle)
     return text.replace("@", PLACEHOLDER), answer

@@ -1,0 +1,404 @@
+"""Folders of question files: parsed once, in shards, by several processes; one line for everything that is wrong."""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import logging
+import os
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data import attentive_reader, cloze_folder, cloze_pack, stories
+from data.attentive_reader import ReaderData, get, load_attentive_reader
+from data.cloze_files import write_question
+from data.cloze_pack import UNKNOWN
+from data.cloze_sentences import keep
+from data.fetch import DataError
+from data.stories import make_question
+from tests.clozefiles import SIZES, place, question, question_file
+from tests.test_data_cloze import BAD, decoded
+
+REAL = Path(os.environ.get("LN_DATA", "")) / "attentive_reader" / "cnn" / "questions"
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Twelve questions, found through $LN_DATA."""
+    monkeypatch.setenv("LN_DATA", str(tmp_path / "here"))
+    monkeypatch.setenv("LN_RAW", str(tmp_path / "raw"))
+    monkeypatch.setenv("LN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("LN_SKIP_BAD", raising=False)
+    return place(tmp_path / "here" / "attentive_reader" / "cnn" / "questions")
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that this process parses, as it does; three a shard."""
+    names: list[str] = []
+    whole = cloze_folder.parse_shard
+
+    def parse(job: cloze_folder.Job) -> cloze_pack.Shard:
+        names.extend(job.names)
+        return whole(job)
+
+    monkeypatch.setattr(cloze_folder, "SHARD", 3)
+    monkeypatch.setattr(cloze_folder, "parse_shard", parse)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
+    return names
+
+
+def same(one: ReaderData, other: ReaderData) -> bool:
+    return (one.source.fingerprint, one.vocabulary, one.lost) == (
+        other.source.fingerprint, other.vocabulary, other.lost,
+    )  # fmt: skip
+
+
+def parts(root: Path) -> list[Path]:
+    return sorted((root.parents[3] / "cache").glob("*.parts/*"))
+
+
+@pytest.mark.parametrize("sentences", [None, 2])
+def test_questions_are_as_in_their_files(root: Path, sentences: int | None) -> None:
+    data = load_attentive_reader("cnn", sentences)
+    known = set(data.vocabulary)
+    for split, size in SIZES.items():
+        assert len(data.splits[split]) == size
+        lost = 0
+        for number in range(size):
+            one = make_question(split, number)
+            passage = one.passage if sentences is None else keep(one.passage, one.query, sentences)
+            text = [" ".join(w if w in known else "<unknown>" for w in words) for words in (passage, one.query)]
+            assert decoded(data.splits[split], data.vocabulary, number) == (*text, one.answer)
+            lost += one.answer not in passage
+        assert data.lost[split] == lost / size
+    assert (data.splits["train"].passage_words > UNKNOWN).all(), "every word of training is known"
+    assert [data.word(int(n)) for n in data.entities] == [word for word in data.vocabulary if "@entity" in word]
+
+
+def test_what_the_source_says(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = load_attentive_reader("cnn", 2).source
+    assert (source.kind, source.label) == ("stand-in", "cnn-12")
+    assert source.name == "CNN, 12 of 387,420 questions"
+    assert (
+        "7/3/2 of the expected 380,298/3,924/3,198 questions; at most 2 sentences a passage, which lose"
+        in source.detail
+    )
+    monkeypatch.setattr(attentive_reader, "CNN_QUESTIONS", SIZES)
+    source = load_attentive_reader("cnn", None).source
+    assert (source.kind, source.label, source.name) == ("original", "cnn", "CNN")
+    assert source.detail.startswith("7/3/2 questions; whole passages; other sentences than the paper's")
+    root.parent.rename(root.parent.with_name("mine"))
+    source = load_attentive_reader("mine").source
+    assert (source.kind, source.label, source.name) == ("stand-in", "mine", "mine") and "(CNN)" in source.detail
+
+
+@pytest.mark.parametrize("place", ["attentive_reader/cnn", "cnn/questions", "cnn"])
+def test_folders_that_are_looked_into(root: Path, place: str) -> None:
+    before = load_attentive_reader("cnn").source.fingerprint
+    target = root.parents[2] / place
+    moved = root.rename(root.parents[2] / "moved")
+    root.parent.rmdir()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    moved.rename(target)
+    assert load_attentive_reader("cnn").source.fingerprint == before
+
+
+def test_names_in_capitals_and_other_files(root: Path) -> None:
+    before = load_attentive_reader("cnn").source.fingerprint
+    for path in root.rglob("0001.question"):
+        path.rename(path.with_name("0001.QUESTION"))
+    for name in ("README.txt", "._0001.question", ".DS_Store"):
+        (root / "training" / name).write_bytes(b"\xff")
+    assert load_attentive_reader("cnn").source.fingerprint == before
+
+
+def test_shards_processes_and_interruptions_change_nothing(
+    root: Path, parsed: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    alone = load_attentive_reader("cnn")
+    assert len(parsed) == sum(SIZES.values()) and not parts(root)
+    again = load_attentive_reader("cnn")
+    assert same(alone, again) and len(parsed) == sum(SIZES.values()), "the cache has them"
+    for path in (root.parents[3] / "cache").glob("*.npz"):
+        path.unlink()
+
+    # Interrupted in the third shard; what was done before stays.
+    counting = cloze_folder.parse_shard
+
+    def interrupted(job: cloze_folder.Job) -> cloze_pack.Shard:
+        if len(parts(root)) == 2:
+            raise KeyboardInterrupt
+        return counting(job)
+
+    monkeypatch.setattr(cloze_folder, "parse_shard", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        load_attentive_reader("cnn")
+    assert len(parts(root)) == 2 and not list((root.parents[3] / "cache").glob("*.npz"))
+    parsed.clear()
+    monkeypatch.setattr(cloze_folder, "parse_shard", counting)
+    with caplog.at_level(logging.INFO):
+        assert same(load_attentive_reader("cnn"), alone)
+    assert len(parsed) == sum(SIZES.values()) - 6 and "6 of 12 question files are parsed already" in caplog.text
+    assert not parts(root)
+
+    # By several processes, of which two are all that is needed to see that the order of the shards stays.
+    for path in (root.parents[3] / "cache").glob("*.npz"):
+        path.unlink()
+    parsed.clear()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    assert same(load_attentive_reader("cnn"), alone) and not parsed and not parts(root)
+
+
+def test_a_damaged_or_stolen_shard_is_parsed_again(
+    root: Path, parsed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = load_attentive_reader("cnn", None)
+    for path in (root.parents[3] / "cache").glob("*.npz"):
+        path.unlink()
+    run = cloze_folder.run
+
+    def spoilt(jobs: list[cloze_folder.Job]) -> None:
+        run(jobs)
+        jobs[0].path.write_bytes(jobs[0].path.read_bytes()[:40])
+        jobs[1].path.unlink()
+
+    monkeypatch.setattr(cloze_folder, "run", spoilt)
+    parsed.clear()
+    assert same(load_attentive_reader("cnn", None), before)
+    assert len(parsed) == sum(SIZES.values()) + len(["0000", "0001", "0002"]) * 2
+
+
+def test_only_what_changed_is_parsed_again(root: Path, parsed: list[str]) -> None:
+    load_attentive_reader("cnn")
+    path = question_file(root, "train", 1)
+    path.write_bytes(b"")
+    with pytest.raises(DataError):
+        load_attentive_reader("cnn")
+    assert len(parts(root)) == 5, "four shards of training, one of each other split"
+    parsed.clear()
+    path.write_text(write_question(question()))
+    data = load_attentive_reader("cnn")
+    assert parsed == ["0000.question", "0001.question", "0002.question"]
+    assert decoded(data.splits["train"], data.vocabulary, 1)[2] == "@entity0"
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_file_stops_with_its_name_and_is_skipped_only_on_request(
+    root: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    content, message = BAD[name]
+    path = question_file(root, "valid", 1)
+    path.write_bytes(content)
+    with pytest.raises(DataError) as error:
+        load_attentive_reader("cnn")
+    text = str(error.value)
+    assert text.startswith(f"{path}: ") and message in text and "\n" not in text and "more bad" not in text
+    assert text.endswith("or set data.skip_bad=true (make: LN_SKIP_BAD=true) to leave it out")
+    data = load_attentive_reader("cnn", skip_bad=True)
+    assert len(data.splits["valid"]) == 2 and "1 bad file skipped" in data.source.detail
+    assert f"left out: {path}" in caplog.text
+    assert same(load_attentive_reader("cnn", skip_bad=True), data)
+    with pytest.raises(DataError):  # also after the good ones are in the cache
+        load_attentive_reader("cnn")
+
+
+def test_bad_files_are_counted(root: Path) -> None:
+    for number in range(3):
+        question_file(root, "train", number).write_bytes(b"")
+    with pytest.raises(DataError, match=r"0000.question: empty; replace or remove.*\(2 more bad files\)$"):
+        load_attentive_reader("cnn")
+    assert "3 bad files skipped" in load_attentive_reader("cnn", skip_bad=True).source.detail
+    for number in range(2):
+        question_file(root, "test", number).write_bytes(b"")
+    with pytest.raises(DataError, match="questions/test: no usable question in 2 files; replace them$"):
+        load_attentive_reader("cnn", skip_bad=True)
+
+
+def unlink_all(folder: Path) -> None:
+    for path in folder.iterdir():
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda r: unlink_all(r / "training"), "questions/training: no .question file in it; place the question"),
+        (
+            lambda r: [p.rename(p.with_suffix(".txt")) for p in (r / "test").iterdir()],
+            "questions/test: no .question file in it",
+        ),
+        (lambda r: (r / "validation").rename(r / "v"), "questions: no folder validation; place each split's question"),
+        (lambda r: (r / "training").rename(r / "train"), "questions: no folder training; rename train to training"),
+        (
+            lambda r: [(r / old).rename(r / new) for old, new in (("validation", "dev"), ("training", "train"))],
+            "questions: no folder training and no validation; rename dev to validation, rename train to training",
+        ),
+        (
+            lambda r: (
+                [p.rename(r / f"{n}{p.name}") for n, p in enumerate(sorted(r.rglob("*.question")))]
+                and [(r / name).rmdir() for name in ("training", "validation", "test")]
+            ),
+            "questions: no folder training and no validation and no test; place each split's question files",
+        ),
+        (
+            lambda r: (r.rename(r.parents[2] / "gone"), (r.parent / "cnn.tgz").touch()),
+            "attentive_reader/cnn/cnn.tgz: still packed; unpack it there, so that .*cnn/questions exists",
+        ),
+        (
+            lambda r: (r.rename(r.parents[2] / "gone"), r.parent.with_suffix(".tgz").touch()),
+            "attentive_reader/cnn.tgz: still packed; unpack it there",
+        ),
+        (
+            lambda r: (r / "test" / "x.question").symlink_to("nowhere"),
+            "test/x.question: a link that leads nowhere; remove it or place its file",
+        ),
+        (
+            lambda r: (r / "test" / "x.question").mkdir(),
+            r"test/x.question: cannot be read \(Is a directory\); check it",
+        ),
+    ],
+)
+def test_a_wrong_layout_is_told_and_never_replaced_by_the_stand_in(
+    root: Path, spoil: Callable[[Path], object], message: str
+) -> None:
+    spoil(root)
+    with pytest.raises(DataError, match=message) as error:
+        load_attentive_reader("cnn")
+    assert "\n" not in str(error.value)
+    with pytest.raises(DataError, match=message):  # what make data calls
+        get(lambda status, what: None)
+
+
+@pytest.mark.parametrize(
+    ("where", "owner", "name"),
+    [
+        ("training", os, "scandir"),
+        ("validation/0001.question", builtins, "open"),
+        ("questions", Path, "is_dir"),
+    ],
+)
+def test_what_the_system_refuses_is_told(
+    root: Path, monkeypatch: pytest.MonkeyPatch, where: str, owner: Any, name: str
+) -> None:
+    """Rights do not bind every user, so the refusal is played."""
+    given = getattr(owner, name)
+
+    def refuse(path: str | Path, *rest: Any, **more: Any) -> Any:
+        if str(path).endswith(where):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return given(path, *rest, **more)
+
+    monkeypatch.setattr(owner, name, refuse)
+    with pytest.raises(DataError, match=rf"{where}: cannot be read \(Permission denied\); check it"):
+        load_attentive_reader("cnn")
+
+
+def test_a_full_disk_is_told(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(cloze_folder, "save_shard", full)
+    with pytest.raises(DataError, match=r"cache/.*parts: cannot be written \(No space left on device\); free space or"):
+        load_attentive_reader("cnn")
+
+
+def test_without_a_cache_all_works_but_slowly(
+    root: Path, parsed: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = load_attentive_reader("cnn")
+    blocked = root.parents[3] / "a file"
+    blocked.touch()
+    monkeypatch.setenv("LN_CACHE", str(blocked / "cache"))
+    for _ in range(2):
+        assert same(load_attentive_reader("cnn"), before)
+    assert "cannot write the cache (Not a directory); an interrupted parse starts again" in caplog.text
+    assert len(parsed) == 3 * sum(SIZES.values())
+
+
+def test_a_killed_process_is_told(root: Path, parsed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the system does it when memory runs out."""
+
+    class Pool:
+        def __init__(self, *_: object) -> None: ...
+        def __enter__(self) -> Pool:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+        def shutdown(self, **_: object) -> None: ...
+        def submit(self, make: Callable[[cloze_folder.Job], int], job: cloze_folder.Job) -> Any:
+            raise BrokenProcessPool("a child was terminated abruptly")
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    monkeypatch.setattr(cloze_folder, "ProcessPoolExecutor", Pool)
+    with pytest.raises(DataError, match="questions/training: a process that parses it was killed, perhaps for want of"):
+        load_attentive_reader("cnn")
+
+
+def test_children_leave_interrupts_to_their_parent() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        cloze_folder._ignore_interrupts()
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
+    """Few stories, because they are made anew where the cache is empty."""
+    monkeypatch.setattr(stories, "SIZES", {"train": 20, "valid": 5, "test": 5})
+    yield stories.SIZES
+
+
+def test_without_a_data_set_stories_stand_in(root: Path, few: dict[str, int], caplog: pytest.LogCaptureFixture) -> None:
+    own = load_attentive_reader("stories")
+    for name in ("dailymail", "top4"):
+        data = load_attentive_reader(name)
+        assert same(data, own) and data.source.kind == "stand-in" and "which was not found" in data.source.detail
+    assert "Daily Mail is not here; generated stories stand in (place training/, validation/, test/" in caplog.text
+    assert "CNN, top 4 sentences is not here; generated stories stand in (place dict.pkl, train4_pass" in caplog.text
+    with pytest.raises(
+        DataError, match="task.dataset=cmn: no such data set; place training/, .* or use stories or cnn$"
+    ):
+        load_attentive_reader("cmn")
+
+
+def test_make_data_tells_what_is_here(root: Path, few: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[str, str]] = []
+
+    def say(status: str, what: object) -> None:
+        told.append((status, str(what)))
+
+    place(root.parents[1] / "dailymail" / "questions", {"train": 1, "valid": 1, "test": 1})
+    assert get(say).name == "CNN, 12 of 387,420 questions"
+    assert [status for status, _ in told] == ["present"] * 4
+    assert told[3][1].endswith("dailymail/questions (task.dataset=dailymail)")
+    question_file(root, "train", 0).write_bytes(b"")
+    monkeypatch.setenv("LN_SKIP_BAD", "true")
+    assert "1 bad file skipped" in get(say).detail
+    root.parent.rename(root.parents[1] / "other")
+    told.clear()
+    assert get(say).label == "stories"
+    assert [status for status, _ in told] == ["stand-in", "optional", "present"]
+    assert "$LN_DATA/attentive_reader/cnn/questions" in told[1][1]
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="needs LN_DATA with attentive_reader/cnn/questions")
+def test_real_questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LN_CACHE", str(tmp_path))
+    whole = load_attentive_reader("cnn", None)
+    kept = load_attentive_reader("cnn", 4)
+    files = {split: len(list((REAL / name).glob("*.question"))) for split, name in cloze_folder.SPLITS.items()}
+    assert {split: len(part) for split, part in whole.splits.items()} == files
+    assert set(whole.lost.values()) == {0.0}, "whole passages hold every answer"
+    for split, part in kept.splits.items():
+        long, short = np.diff(whole.splits[split].passage_starts), np.diff(part.passage_starts)
+        assert (short <= long).all() and short.mean() < long.mean() / 3
+        assert 0 < kept.lost[split] < 0.43, "fewer than the paper's selection lost"
