@@ -18,6 +18,8 @@ Shapes: T steps of the passage (or of the query), B batch, W word dimensions, H 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,7 +29,7 @@ from torch import Tensor, nn
 
 from models.norm import ACTIVATION_NORMS, Norm
 from models.reader_init import Init, independent, legacy
-from models.recurrent_norm import EVALUATIONS, Moment, site_norm
+from models.recurrent_norm import EVALUATIONS, Moment, StepBatchNorm, site_norm
 from models.rnn import LSTM, LSTMCell
 
 DROPOUTS = ("plain", "inverted")
@@ -116,7 +118,7 @@ class AttentiveReader(nn.Module):
             if (value := getattr(sizes, key)) not in allowed:
                 raise ValueError(f"{key} '{value}' is unknown; choose one of {', '.join(allowed)}")
         self.sizes = sizes
-        batch_norm = norm.name == "bn"
+        self.batch_norm = batch_norm = norm.name == "bn"
         self.padding_counts = batch_norm and sizes.padding == "included"
         init = legacy() if sizes.legacy_init else independent(generator)
         units = sizes.units
@@ -174,13 +176,18 @@ class AttentiveReader(nn.Module):
         return score_TB.masked_fill(~inside_TB, -math.inf).softmax(0)
 
     def _read(self, encoder: LSTM, x_TBW: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
-        """States (T, B, H) and the last one (B, H)."""
+        """States (T, B, H), those of padding of no use, and the last one (B, H)."""
         if self.padding_counts:
             cell = encoder.cells[0]
             assert isinstance(cell, LSTMCell)
             return read_padded(cell, x_TBW, lengths_B)
-        h_TBH, (h_LBH, _) = encoder(x_TBW, lengths=lengths_B)
-        return h_TBH, h_LBH[-1]
+        if self.batch_norm:
+            h_TBH, (h_LBH, _) = encoder(x_TBW, lengths=lengths_B)
+            return h_TBH, h_LBH[-1]
+        # Without BN a case's padding comes after all that counts, so it may be read: the framework's kernel takes many
+        # times as long with lengths.
+        h_TBH, _ = encoder(x_TBW)
+        return h_TBH, h_TBH.gather(0, (lengths_B - 1)[None, :, None].expand(1, -1, h_TBH.shape[2]))[0]
 
     def _dropped(self, x: Tensor, noise: torch.Generator | None) -> Tensor:
         rate, inverted = self.sizes.dropout, self.sizes.dropout_form == "inverted"
@@ -205,16 +212,47 @@ def read_padded(cell: LSTMCell, x_TBI: Tensor, lengths_B: Tensor) -> tuple[Tenso
     weights, running_T = cell.weights(), torch.arange(len(x_TBI), device=x_TBI.device)[:, None] < lengths_B
     state = cell.initial(x_TBI.shape[1])
     h_BH, c_BH, states = state.h_BH, state.c_BH, []
+    assert cell.bias is not None
     steps = zip(cell.project(x_TBI, weights).unbind(0), running_T[..., None].unbind(0), strict=True)
-    for t, (projected_BG, running_B1) in enumerate(steps):
-        everyone = Moment(t)
-        recurrent_BG = F.linear(h_BH, weights.hh_GH)
-        z_BG = cell.norm_ih(projected_BG, everyone) + cell.norm_hh(recurrent_BG, everyone) + cell.bias
-        i_BH, f_BH, g_BH, o_BH = z_BG.chunk(4, -1)
-        c_BH = torch.where(running_B1, f_BH.sigmoid() * c_BH + i_BH.sigmoid() * g_BH.tanh(), c_BH)
-        h_BH = torch.where(running_B1, o_BH.sigmoid() * cell.norm_cell(c_BH, everyone).tanh(), h_BH)
-        states.append(h_BH)
+    with whole_batch(cell.norm_ih, x_TBI, cell) as norm_ih, whole_batch(cell.norm_hh, x_TBI, cell) as norm_hh, \
+         whole_batch(cell.norm_cell, x_TBI, cell) as norm_cell:  # fmt: skip
+        for t, (projected_BG, running_B1) in enumerate(steps):
+            recurrent_BG = F.linear(h_BH, weights.hh_GH)
+            z_BG = norm_ih(projected_BG, t) + norm_hh(recurrent_BG, t) + cell.bias
+            i_BH, f_BH, g_BH, o_BH = z_BG.chunk(4, -1)
+            c_BH = torch.where(running_B1, f_BH.sigmoid() * c_BH + i_BH.sigmoid() * g_BH.tanh(), c_BH)
+            h_BH = torch.where(running_B1, o_BH.sigmoid() * norm_cell(c_BH, t).tanh(), h_BH)
+            states.append(h_BH)
     return torch.stack(states), h_BH
+
+
+@contextmanager
+def whole_batch(norm: nn.Module, x_TBI: Tensor, cell: LSTMCell) -> Iterator[Callable[[Tensor, int], Tensor]]:
+    """A site's BN over all cases of a batch, to be called with summed inputs and the time step, in one pass.
+
+    With ``kernel=reference``, and where the framework's operation does something else, that is the module itself.
+    Otherwise each step is one operation instead of some twenty.
+    """
+    assert isinstance(norm, StepBatchNorm)
+    frozen = not norm.training and norm.evaluation == "population"
+    same = norm.variance == "biased" and x_TBI.shape[1] > 1 and x_TBI.dtype == norm.running_mean_SF.dtype
+    if frozen or not same or cell.variant.given.kernel == "reference":
+        yield lambda a_BF, t: norm(a_BF, Moment(t))
+        return
+    counts: list[int] = norm.batches_S.tolist()
+
+    def apply(a_BF: Tensor, t: int) -> Tensor:
+        mean_F = var_F = None
+        weight, step = 0.0, min(t, len(counts) - 1)
+        if norm.training:
+            counts[step] += 1
+            weight = max(norm.momentum, 1 / counts[step])
+            mean_F, var_F = norm.running_mean_SF[step], norm.running_var_SF[step]
+        return F.batch_norm(a_BF, mean_F, var_F, norm.gain, norm.bias, True, weight, norm.eps)
+
+    yield apply
+    if norm.training:
+        norm.batches_S.copy_(torch.tensor(counts))
 
 
 def answer_loss(logits_BV: Tensor, answers_B: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from experiments.tasks.attentive_reader import AttentiveReaderTask
 from experiments.tasks.base import Task
 from experiments.tasks.draw import DrawTask
 from experiments.tasks.handwriting import HandwritingTask
@@ -10,6 +11,7 @@ from experiments.tasks.pi_mnist import PiMnistTask
 
 _ALL: tuple[Task, ...] = (
     OrderEmbeddingsTask(),
+    AttentiveReaderTask(),
     DrawTask(),
     HandwritingTask(),
     PiMnistTask(),
