@@ -13,6 +13,9 @@ NORM      ?=
 SEEDS     ?=
 BATCH     ?=
 JOBS      ?=
+LAUNCHER  ?=
+GPUS      ?=
+LAUNCH    ?=
 LOGGER    ?=
 DEVICE    ?=
 FAIL_FAST ?=
@@ -20,18 +23,19 @@ TEXT      ?=
 BIAS      ?=
 QUERY     ?=
 
-OPTIONS := TASK PROFILE NORM SEEDS BATCH JOBS LOGGER DEVICE FAIL_FAST TEXT BIAS QUERY
+OPTIONS := TASK PROFILE NORM SEEDS BATCH JOBS LAUNCHER GPUS LAUNCH LOGGER DEVICE FAIL_FAST TEXT BIAS QUERY
 override TEXT := $(value TEXT)
 override QUERY := $(value QUERY)
+override LAUNCH := $(value LAUNCH)
 export $(OPTIONS)
 
-# SEED=0 for SEEDS=0 would otherwise be ignored without a word. TEXT and QUERY may hold anything, so they are not looked
-# into.
+# SEED=0 for SEEDS=0 would otherwise be ignored without a word. TEXT, QUERY and LAUNCH may hold anything, so they are not
+# looked into.
 SPACE   := $(subst ,, )
 DOLLAR  := $$
 written  = $(1)=$(subst $(SPACE),\$(SPACE),$(subst $(DOLLAR),$(DOLLAR)$(DOLLAR),$($(1))))
 without  = $(if $($(1)),$(subst $(call written,$(1)),,$(2)),$(2))
-GIVEN   := $(foreach word,$(call without,QUERY,$(call without,TEXT,$(MAKEOVERRIDES))),$(if $(findstring =,$(word)),$(firstword $(subst =, ,$(word)))))
+GIVEN   := $(foreach word,$(call without,LAUNCH,$(call without,QUERY,$(call without,TEXT,$(MAKEOVERRIDES)))),$(if $(findstring =,$(word)),$(firstword $(subst =, ,$(word)))))
 UNKNOWN := $(filter-out $(OPTIONS) PYTHON VENV NO_SETUP PYTEST,$(GIVEN))
 ifneq ($(UNKNOWN),)
 $(error unknown variable $(UNKNOWN); choose from: $(OPTIONS) PYTHON VENV NO_SETUP PYTEST)
@@ -39,6 +43,8 @@ endif
 
 PY    := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
+# What only LAUNCHER=ray needs.
+RAY   := $(VENV)/.installed-ray
 # The checks of the variables need no package, so they run before anything is installed.
 BOOT   = $(if $(wildcard $(PY)),$(PY),$(PYTHON))
 # TASK="$$TASK" and so on: the shell reads the exported variable, so no value can break out of its quotes. What is
@@ -47,13 +53,15 @@ ARGS  := $(foreach name,$(OPTIONS),$(name)="$$$(name)")
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup data reproduce sweep figures tables compare status estimate bench demo sample test lint clean
+.PHONY: help setup data reproduce sweep figures tables compare status estimate bench demo sample check test
+.PHONY: lint clean
 .PHONY: python again
 
 help: ## list the targets and variables
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
 	@echo
 	@echo "  Variables: TASK PROFILE=small NORM SEEDS BATCH JOBS=auto LOGGER=local DEVICE=auto FAIL_FAST=0 TEXT BIAS=1 QUERY"
+	@echo "             LAUNCHER=joblib (or slurm, ray) GPUS LAUNCH"
 	@echo "  Example:   make reproduce TASK=draw NORM=none,ln SEEDS=0,1 JOBS=2"
 
 python:
@@ -64,7 +72,7 @@ python:
 check-%: python
 	@"$(BOOT)" -m scripts.options $* $(ARGS)
 
-setup: python $(if $(NO_SETUP),,$(STAMP)) ## build .venv from the pinned requirements
+setup: python $(if $(NO_SETUP),,$(STAMP) $(if $(filter ray,$(LAUNCHER)),$(RAY))) ## build .venv from the pinned requirements
 
 # The stamp comes last and goes first: an install that failed or was stopped is taken up again, and so is one whose
 # python is gone (an upgraded system).
@@ -74,6 +82,13 @@ $(STAMP): requirements.txt $(if $(wildcard $(PY)),,again)
 	@"$(PYTHON)" -m venv "$(VENV)" || { echo "error: could not make $(VENV); on Debian and Ubuntu install python3-venv" >&2; exit 2; }
 	@"$(PY)" -m pip install -q --disable-pip-version-check -r requirements.txt || { \
 	  echo "error: installing requirements.txt into $(VENV) failed; see above, then run make setup again" >&2; exit 2; }
+	@touch "$@"
+
+# Without dependencies: all of them are pinned, there or in requirements.txt (requirements-ray.txt says why).
+$(RAY): requirements-ray.txt $(STAMP)
+	@echo "setup: installing Ray into $(VENV) (once)"
+	@"$(PY)" -m pip install -q --disable-pip-version-check --no-deps -r requirements-ray.txt || { \
+	  echo "error: installing requirements-ray.txt into $(VENV) failed; see above, then run make setup LAUNCHER=ray again" >&2; exit 2; }
 	@touch "$@"
 
 again:
@@ -110,6 +125,9 @@ demo: check-demo setup ## ask a trained model of TASK something: QUERY="a senten
 
 sample: check-sample setup ## write TEXT with a trained model of TASK=handwriting, BIAS=1 neatly
 	@"$(PY)" -m scripts.sample $(ARGS)
+
+check: check-check setup ## every task with every norm at PROFILE=smoke, from data to comparison, in minutes
+	@"$(PY)" -m scripts.check $(ARGS)
 
 test: setup ## run the tests (PYTEST="-k name" to choose)
 	@OMP_NUM_THREADS=1 "$(PY)" -m pytest -n 2 $(PYTEST)

@@ -6,10 +6,13 @@ it is a part of; it becomes ``<name>`` once it is whole.
 
 from __future__ import annotations
 
+import errno
 import json
+import lzma
 import os
 import re
 import shutil
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -18,9 +21,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from data import fetch
-from data.fetch import WAIT_S, FetchError, byte_bar, network_reason, open_url
+from data.fetch import WAIT_S, DataError, FetchError, byte_bar, network_reason, open_url
 
 CHUNK = 1 << 20
+
+
+def large_asked() -> bool:
+    """Whether $LN_LARGE asks to fetch what is large; empty counts as not given. Raises ``DataError``."""
+    given = os.environ.get("LN_LARGE") or "0"
+    if given not in ("0", "1"):
+        raise DataError(f"LN_LARGE={given} must be 1 (fetch large files too) or 0")
+    return given == "1"
 
 
 def download_large(url: str, path: Path, *, wait_s: float = WAIT_S) -> None:
@@ -53,7 +64,7 @@ def download_large(url: str, path: Path, *, wait_s: float = WAIT_S) -> None:
         have = part.stat().st_size if part.exists() else 0
         if isinstance(error, requests.ConnectionError | requests.Timeout) and not have:
             fetch._unreachable[server] = reason
-        kept = f"; {have / 1e6:.1f} MB are kept, start again to go on" if have else ""
+        kept = f"; {have / 1e6:.1f} MB are kept, start again to go on" if have and _version(note) else ""
         raise FetchError(f"{url}: {reason}{kept}") from None
     os.replace(part, path)
     note.unlink(missing_ok=True)
@@ -117,10 +128,11 @@ def unpack(archive: Path, target: Path, wanted: Callable[[PurePosixPath], PurePo
         The files written.
 
     Raises:
-        FetchError: no zip file, damaged, or with a member whose name leaves the folder it is unpacked into.
+        FetchError: no zip file, damaged, or with a member whose name leaves the folder it is unpacked into, or two
+            for the same place.
         OSError: the disk is full or read-only.
     """
-    written: list[Path] = []
+    written: dict[Path, str] = {}
     try:
         with zipfile.ZipFile(archive) as content:
             for member in content.infolist():
@@ -133,13 +145,22 @@ def unpack(archive: Path, target: Path, wanted: Callable[[PurePosixPath], PurePo
                 if place is None:
                     continue
                 path = target / place
+                if path in written:
+                    raise FetchError(f"{archive}: holds {written[path]!r} and {member.filename!r}, both for {place}")
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with content.open(member) as source, open(path, "wb") as out:
                     shutil.copyfileobj(source, out, CHUNK)
-                written.append(path)
-    except _DAMAGE as error:
-        raise FetchError(f"{archive}: damaged or no zip file ({error}); delete it and fetch it again") from None
-    return written
+                written[path] = member.filename
+    except FetchError:  # itself a RuntimeError
+        raise
+    except (*_DAMAGE, OSError) as error:
+        # Unpackers raise OSError without a number, a place before the file's start gives EINVAL; else it is the disk.
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise FetchError(f"{archive}: damaged or no zip file ({reason}); replace it") from None
+    return list(written)
 
 
-_DAMAGE: Any = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
+# What the unpackers raise on bytes that are not what they should be. ValueError: a name that is no UTF-8.
+_DAMAGE: Any = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, RuntimeError, ValueError)

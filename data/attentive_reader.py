@@ -79,6 +79,8 @@ def load_attentive_reader(dataset: str = "cnn", sentences: int | None = 4, *, sk
     Raises:
         DataError: a file is damaged, or files are missing; names the file and the remedy.
     """
+    if sentences is not None and sentences < 1:
+        raise DataError(f"task.sentences={sentences} must be 1 or more, or null for whole passages")
     if dataset == STORIES:
         return _stories(sentences, "generated in place of news articles")
     if dataset == TOP4:

@@ -7,6 +7,7 @@ captions. Every refusal names the file and the line, counted from 1.
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -18,12 +19,16 @@ from data.fetch import DataError
 
 PER_IMAGE = 5  # the protocol of the paper and of every published layout
 EOS, UNKNOWN, FIRST_WORD = 0, 1, 2  # word ids; the authors' code numbers them the same way
+LONGEST = 1000  # words; what is longer is no caption, and each word is a step of the recurrent layer
 
 _COLUMN = (
     r"(image|images|img|file|filename|image_name|image_id|id|caption|captions|comment|comment_number|sentence|raw)"
 )
 _HEADER = re.compile(rf'^\W*{_COLUMN}"?\s*([,;|\t].*\b{_COLUMN}\b.*)?$', re.IGNORECASE)
 _IMAGE_NAME = re.compile(r"\.(jpe?g|png)(#\d+)?[\"']?\s*[,;|\t ]", re.IGNORECASE)
+_NUMBERED = re.compile(r"""^["']?\d+["']?(\s*[|\t]|[,;]["'A-Za-z])""")  # "5,000 people" is a caption
+_MARKUP = re.compile(r"^(<(!doctype|\?xml|html)\b|\{\s*\"|\[\s*[{\[\"])", re.IGNORECASE)
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")  # UTF-16 read as UTF-8, or such escapes in JSON
 _PUNCTUATION = re.compile(r"[^\w\s']|_")
 
 Caption = list[str]
@@ -50,12 +55,14 @@ def read_captions(path: Path, *, tokenised: bool) -> list[Caption]:
             otherwise letters are made small and punctuation is dropped, as in the tokens of Karpathy's files.
 
     Raises:
-        DataError: not UTF-8, a CSV, an empty caption, or no multiple of five lines.
+        DataError: not UTF-8, a CSV, JSON or a web page, an empty or an endless caption, or no multiple of five lines.
     """
     try:
         content = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); check the file") from None
+    if b"\r" in content and b"\n" not in content:
+        raise DataError(f"{path}: its lines end with a carriage return only; end them with a line feed")
     lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     if lines and not lines[-1].strip():
         lines.pop()
@@ -67,22 +74,39 @@ def read_captions(path: Path, *, tokenised: bool) -> list[Caption]:
             raise DataError(
                 f"{path}: line {number} is not UTF-8 (byte 0x{line[error.start]:02x}); convert the file to UTF-8"
             ) from None
-        if number == 1 and (_HEADER.match(text) or _IMAGE_NAME.search(text)):
+        if number == 1 and (what := _no_caption(text)):
             raise DataError(
-                f"{path}: line 1 is the header or a row of a table, not a caption; "
+                f"{path}: line 1 is {what}, not a caption; "
                 "the file must hold captions only, five consecutive lines an image"
             )
         words = text.split() if tokenised else tokenise(text)
-        if not words:
-            what = "empty" if not text else "without a word"
-            raise DataError(f"{path}: line {number} is {what}; each line must hold one caption")
-        captions.append(words)
+        if fault := caption_fault(text, words):
+            raise DataError(f"{path}: line {number} is {fault}")
+        captions.append(list(map(sys.intern, words)))  # millions of words, thousands of different ones
     if not captions or len(captions) % PER_IMAGE:
         raise DataError(
             f"{path}: {len(captions)} lines are no multiple of {PER_IMAGE}; line {len(captions)} is the last: each "
             f"image needs {PER_IMAGE} consecutive lines, without a header"
         )
     return captions
+
+
+def _no_caption(text: str) -> str | None:
+    """What the first line of a file is if it is known to be something else than a caption."""
+    if _HEADER.match(text) or _IMAGE_NAME.search(text) or _NUMBERED.match(text):
+        return "the header or a row of a table"
+    return "JSON or a web page" if _MARKUP.match(text) else None
+
+
+def caption_fault(text: str, words: Caption) -> str | None:
+    """Why a text of some words is no caption, and what to do; None if it is one."""
+    if _NO_TEXT.search(text):
+        return "no text, it holds a NUL or half a character; convert it to UTF-8"
+    if not words or not any(map(str.isprintable, "".join(words))):
+        return f"{'empty' if not text else 'without a word'}; each must hold one caption"
+    if len(words) > LONGEST:
+        return f"{len(words):,} words long, a caption has at most {LONGEST:,}; give each its own line"
+    return None
 
 
 def tokenise(text: str) -> Caption:

@@ -15,6 +15,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -36,7 +37,7 @@ log = logging.getLogger(__name__)
 SPLITS = {"train": "training", "valid": "validation", "test": "test"}
 # What people call them otherwise; only told, since a folder of another name may be of another split.
 OTHER_NAMES = {"train": "training", "valid": "validation", "val": "validation", "dev": "validation", "testing": "test"}
-SHARD = 2000  # files; about a second's work of one process
+SHARD = 1000  # files; half a second of work for one process
 PROCESSES = 16  # at most: reading files gains nothing from more
 VERSION = f"1:{SENTENCES_VERSION}"  # changes whenever the same files would give other arrays
 
@@ -236,7 +237,7 @@ def run(jobs: Sequence[Job]) -> None:
         log.info("%s of %s question files are parsed already", f"{done:,}", f"{total:,}")
     # Starting a process costs about as much as a shard. One of a pool may have no children.
     count = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, PROCESSES)
-    alone = count == 1 or total - done <= 2 * SHARD or multiprocessing.current_process().daemon
+    alone = count == 1 or total - done <= 4 * SHARD or multiprocessing.current_process().daemon
     bar = tqdm(total=total, initial=done, unit="file", desc="questions", leave=False, disable=not sys.stderr.isatty())
     try:
         with bar:
@@ -247,7 +248,7 @@ def run(jobs: Sequence[Job]) -> None:
             log.info("parsing %s question files with %d processes (once)", f"{total - done:,}", count)
             # Not forked: a copy of a process with threads, as PyTorch has, may wait for ever.
             context = multiprocessing.get_context("spawn")
-            with ProcessPoolExecutor(min(count, len(todo)), context, _ignore_interrupts) as pool:
+            with ProcessPoolExecutor(min(count, len(todo)), context, _start_child) as pool:
                 futures = [pool.submit(make_shard, job) for job in todo]
                 try:
                     for future in as_completed(futures):
@@ -264,9 +265,17 @@ def run(jobs: Sequence[Job]) -> None:
         ) from None
 
 
-def _ignore_interrupts() -> None:
-    """For a child: Ctrl-C goes to all processes of a terminal, and the parent's word is enough."""
+def _start_child() -> None:
+    """What a child does first: it leaves Ctrl-C, which goes to all of them, to its parent, and does not outlive it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+
+    def follow() -> None:
+        if parent is not None:
+            parent.join()  # returns when the parent is gone, also if it was killed
+            os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
 
 
 def make_shard(job: Job) -> int:

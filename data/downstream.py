@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from data import sentence_sets, sick, vader_reviews
-from data.fetch import DataError, FetchError, Say, Source
+from data.archive import large_asked
+from data.fetch import FetchError, Say, Source
 from data.sentence_sets import SentenceSet
 from data.sick import Sick
 
@@ -58,22 +58,21 @@ def load_downstream() -> Downstream:
     pairs = sick.load()
     missing = {} if pairs else {sick.NAME: sick.where_to_place()}
     labelled: dict[str, SentenceSet] = {}
-    trouble: DataError | None = None
+    archive: Path | FetchError | None = None
     for name in sentence_sets.SETS:
         if (found := sentence_sets.load(name)) is not None:
             labelled[name] = found
             continue
         missing[name] = sentence_sets.where_to_place(name)
         if name in STAND_INS:
-            try:
-                archive = vader_reviews.locate() or vader_reviews.fetch()
-            except FetchError as error:
-                trouble = error
-                log.warning("%s: no stand-in either (%s)", name, error)
+            archive = archive or _reviews()
+            if isinstance(archive, FetchError):
+                log.warning("no stand-in for %s (%s)", name, archive)
             else:
                 labelled[STAND_INS[name]] = vader_reviews.load(STAND_INS[name], archive)
     if pairs is None and not labelled:
-        raise trouble or DataError(f"no set to evaluate sentences on; {sick.where_to_place()}")
+        assert isinstance(archive, FetchError)
+        raise archive
     if missing:
         stand_ins = ", ".join(f"{STAND_INS[name]} for {name}" for name in missing if STAND_INS.get(name) in labelled)
         log.info(
@@ -81,6 +80,14 @@ def load_downstream() -> Downstream:
             ", ".join(missing), f" (instead {stand_ins})" * bool(stand_ins),
         )  # fmt: skip
     return Downstream(pairs, labelled, missing, _source(pairs, labelled, missing))
+
+
+def _reviews() -> Path | FetchError:
+    """The archive of the stand-ins, or why it cannot be had."""
+    try:
+        return vader_reviews.locate() or vader_reviews.fetch()
+    except FetchError as error:
+        return error
 
 
 def _source(pairs: Sick | None, labelled: dict[str, SentenceSet], missing: dict[str, str]) -> Source:
@@ -101,7 +108,7 @@ def get(say: Say) -> Source:
     """Tells of the sets and gets what can be had; see ``scripts.get_data``. Raises ``DataError``."""
     before = available()
     absent = [name for name in sentence_sets.SETS if isinstance(before[name], str)]
-    if absent and os.environ.get("LN_LARGE") == "1":
+    if absent and large_asked():
         try:
             log.info("fetching %s from %s", ", ".join(absent), sentence_sets.URL)
             sentence_sets.fetch(absent, sentence_sets.URL)

@@ -14,13 +14,15 @@ from data.fetch import DataError
 
 MAGIC = b"\x93NUMPY"
 CHUNK = 4096  # rows read at a time: 64 MB at 4096 features
+SHORTEST = 1e-12  # length below which float32 has no direction left, as in ``torch.nn.functional.normalize``
 
 
 def map_features(path: Path) -> np.ndarray:
     """Maps a feature matrix (N, D) without reading it.
 
     Raises:
-        DataError: no such file, not an ``.npy`` array, cut off, of Python objects, of another type or shape.
+        DataError: no such file, not an ``.npy`` array, cut off, of Python objects, of another type or shape, or saved
+            column by column.
     """
     try:
         with open(path, "rb") as file:
@@ -41,11 +43,16 @@ def map_features(path: Path) -> np.ndarray:
         raise DataError(f"{path}: has the shape {matrix_ND.shape}, not (images, features); save one row an image")
     if matrix_ND.dtype.kind != "f" or matrix_ND.dtype.itemsize not in (4, 8):
         raise DataError(f"{path}: holds {matrix_ND.dtype.name}; features must be float32 (or float64)")
+    if not matrix_ND.flags.c_contiguous:  # a batch would be gathered from all over the file, a page for each number
+        raise DataError(
+            f"{path}: is saved column by column (Fortran order), so that no image's row can be read alone; "
+            "save numpy.ascontiguousarray of it"
+        )
     return matrix_ND
 
 
-def select_rows(path: Path, matrix_ND: np.ndarray, images: int) -> np.ndarray:
-    """Which row each of ``images`` images has.
+def select_rows(path: Path, matrix_ND: np.ndarray, images: int, captions: Path) -> np.ndarray:
+    """Which row each of the ``images`` images has that the file ``captions`` describes.
 
     Some published copies repeat each image's row for its five captions; then every fifth counts.
 
@@ -58,7 +65,8 @@ def select_rows(path: Path, matrix_ND: np.ndarray, images: int) -> np.ndarray:
     if rows != 5 * images:
         hint = "; it looks transposed" if matrix_ND.shape[1] in (images, 5 * images) else ""
         raise DataError(
-            f"{path}: {rows:,} rows for {images:,} images, whose captions are five consecutive lines each{hint}"
+            f"{path}: {rows:,} rows for the {images:,} images of {captions.name}, five consecutive lines each{hint}; "
+            "both must be of the same images"
         )
     for start in range(0, images, CHUNK // 5):
         part = matrix_ND[5 * start : 5 * min(start + CHUNK // 5, images)].reshape(-1, 5, matrix_ND.shape[1])
@@ -75,18 +83,27 @@ def check_features(path: Path, matrix_ND: np.ndarray) -> bytes:
     """Reads the whole matrix once, a chunk at a time. Returns the sha256 of its type, shape and content.
 
     Raises:
-        DataError: a row with a number that is not finite, or of zeros only; names the first, counted from 0.
+        DataError: a row with a number that is not finite, of zeros only, or whose length float32 cannot hold; names the
+            first, counted from 0.
     """
     digest = hashlib.sha256(f"{matrix_ND.dtype.str}:{matrix_ND.shape}|".encode())
     for start in range(0, len(matrix_ND), CHUNK):
         part = np.ascontiguousarray(matrix_ND[start : start + CHUNK])
         digest.update(part.data)
-        finite = np.isfinite(part).all(1)
-        if not finite.all():
-            row = start + int(finite.argmin())
-            raise DataError(f"{path}: row {row} (from 0) holds a number that is not finite; extract the features anew")
-        zero = ~part.any(1)
-        if zero.any():
-            row = start + int(zero.argmax())
-            raise DataError(f"{path}: row {row} (from 0) is all zeros, which has no direction; extract it anew")
+        with np.errstate(over="ignore", under="ignore"):
+            single = part.astype(np.float32, copy=False)  # what the model is given
+            length_n = np.sqrt(np.einsum("nd,nd->n", single, single))
+        good = np.isfinite(length_n) & (length_n >= SHORTEST)
+        if not good.all():
+            row = int(good.argmin())
+            raise DataError(f"{path}: row {start + row} (from 0) {_fault(part[row])}")
     return digest.digest()
+
+
+def _fault(row_D: np.ndarray) -> str:
+    """What is wrong with an image's features, and what to do."""
+    if not np.isfinite(row_D).all():
+        return "holds a number that is not finite; extract the features anew"
+    if not row_D.any():
+        return "is all zeros, which has no direction; extract it anew"
+    return f"has values up to {np.abs(row_D).max():.1e}, whose squares float32 cannot add up; scale the features"

@@ -11,28 +11,26 @@ Shapes: N images of a split, D features.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from textwrap import shorten
 
 import numpy as np
 
 from data import mnist, scenes
-from data.archive import download_large, unpack
+from data.archive import large_asked
 from data.captions import FIRST_WORD, PER_IMAGE, UNKNOWN, Caption, Encoded, build_vocabulary, encode, tokenise
-from data.features import check_features, map_features
-from data.fetch import DataError, FetchError, Say, Source, origin_of, raw_dir, record_origin, staged
-from data.order_layouts import ALIASES, SPLITS, Located, from_folder, locate, read
+from data.coco import COCO_FEATURES, check_counts, check_matrices, fetch_coco
+from data.features import map_features
+from data.fetch import DataError, FetchError, Say, Source, origin_of, raw_dir, say_files
+from data.order_layouts import ALIASES, SPLITS, Located, locate, read
 from data.parsed_cache import Arrays, cached
 
 log = logging.getLogger(__name__)
 
-COCO_IMAGES = {"train": 113_287, "val": 5_000, "test": 5_000}
-COCO_FEATURES = 4096
-URL = "http://www.cs.toronto.edu/~vendrov/order/coco.zip"
 NAMES = {"coco": "MS COCO", "flickr8k": "Flickr8k", "flickr30k": "Flickr30k"}
 SCENES = "scenes"
+LONGEST_QUERY = 100  # words
 DEV_IMAGES = 1000  # of validation: those whose captions count for the vocabulary, as in the authors' code
 
 
@@ -82,16 +80,28 @@ class OrderEmbeddingData:
         )
 
     def query(self, text: str) -> Encoded:
-        """A sentence as word ids. Raises ``DataError`` if it has no word that is known."""
-        plain = encode([text.split()], self.vocabulary)
-        small = encode([tokenise(text)], self.vocabulary)
-        best = min((plain, small), key=lambda one: np.mean(one.words == UNKNOWN) if len(one.words) else 1.0)
-        if not len(best.words) or (best.words == UNKNOWN).all():
-            some = ", ".join(self.vocabulary[:12])
+        """A sentence as word ids; warns of words that are not known.
+
+        Raises:
+            DataError: it has no word that is known, or too many words.
+        """
+        readings: list[tuple[float, int, Encoded, list[str], list[str]]] = []
+        for words in (text.split(), tokenise(text)):  # as a caption would be written, or in plain language
+            encoded = encode([words], self.vocabulary)
+            strange = [word for word, number in zip(words, encoded.words, strict=True) if number == UNKNOWN]
+            readings.append((len(strange) / max(len(words), 1), len(readings), encoded, words, strange))
+        _, _, encoded, words, strange = min(readings)
+        shown = shorten(" ".join(text.split()), 60, placeholder=" …")
+        if len(strange) == len(words):
+            some = ", ".join([word for word in self.vocabulary if word.isalnum()][:12])
             raise DataError(
-                f"query {text!r}: no word of it is among the {len(self.vocabulary):,} known ones ({some} …)"
+                f"query {shown!r}: no word of it is among the {len(self.vocabulary):,} known ones ({some} …); use those"
             )
-        return best
+        if len(words) > LONGEST_QUERY:
+            raise DataError(f"query {shown!r}: {len(words):,} words, ask with at most {LONGEST_QUERY}")
+        if strange:
+            log.warning("not known, so they count as any unknown word: %s", ", ".join(dict.fromkeys(strange)))
+        return encoded
 
 
 def load_order_embeddings(dataset: str = "coco", features: str | None = None) -> OrderEmbeddingData:
@@ -105,6 +115,8 @@ def load_order_embeddings(dataset: str = "coco", features: str | None = None) ->
         DataError: a file is damaged or of another layout; names the file, the line or row, and the remedy.
     """
     if dataset == SCENES:
+        if features is not None:
+            raise DataError(f"task.features={features} does nothing with task.dataset={SCENES}: leave it at null")
         return _scenes("generated in place of photographs")
     found = locate(dataset, features)
     if found is not None:
@@ -142,14 +154,14 @@ def _published(dataset: str, found: Located) -> OrderEmbeddingData:
 
     def build() -> Arrays:
         parts = read(found)
-        _check_counts(dataset, found, {split: len(part.rows) for split, part in parts.items()})
+        if dataset == "coco":
+            check_counts(found, parts)
+        digests = check_matrices(found, parts)
         arrays = _encoded_arrays({split: part.captions for split, part in parts.items()})
-        matrices = {found.splits[split].features: part.matrix_ND for split, part in parts.items()}
-        digests = [check_features(path, matrix) for path, matrix in matrices.items()]
         arrays["features_sha256"] = np.frombuffer(b"".join(digests), dtype=np.uint8)
         return arrays | {f"{split}_rows": part.rows for split, part in parts.items()}
 
-    arrays, digest = cached(f"order_embeddings-{dataset}", found.files(), build, version=f"1 {dataset}")
+    arrays, digest = cached(f"order_embeddings-{dataset}", found.files(), build, version=f"2 {dataset}")
     splits = {
         split: Split(
             Encoded(arrays[f"{split}_words"], arrays[f"{split}_starts"]),
@@ -162,24 +174,15 @@ def _published(dataset: str, found: Located) -> OrderEmbeddingData:
     name = f"{NAMES.get(dataset, dataset)}, {found.cnn} features"
     sizes = "/".join(f"{len(splits[split]):,}" for split in SPLITS)
     detail = f"{sizes} images, five captions each, {width} features"
-    if dataset != "coco" or width != COCO_FEATURES:
+    if dataset != "coco" or width != COCO_FEATURES or not found.ten_crops:
         kind, label = "stand-in", dataset if dataset != "coco" else f"coco-{found.cnn}"
-        detail += "; not the paper's data (MS COCO, 4096 VGG19 features), so its numbers are not comparable"
+        detail += "; not the paper's data (MS COCO, 4096 VGG19 features, ten crops), so its numbers are not comparable"
     elif (origin := origin_of(found.folder)) is not None:
         kind, label, detail = "mirror", "coco", f"{detail}, fetched from {origin}"
     else:
         kind, label = "original", "coco"
     source = Source(kind, label, name, digest, detail)
     return OrderEmbeddingData(splits, _words(arrays), source, found.layout == "order-embedding")
-
-
-def _check_counts(dataset: str, found: Located, counts: dict[str, int]) -> None:
-    if dataset == "coco" and counts != COCO_IMAGES:
-        have, want = ("/".join(f"{n[split]:,}" for split in SPLITS) for n in (counts, COCO_IMAGES))
-        raise DataError(
-            f"{found.folder}: {have} images, MS COCO has {want}; complete it, or give the folder another name "
-            "and that to task.dataset"
-        )
 
 
 def _scenes(why: str) -> OrderEmbeddingData:
@@ -220,69 +223,33 @@ def paint(data: OrderEmbeddingData, split: str, images: Sequence[int]) -> list[n
     return [scenes.paint(things[image], digits) for image in images]
 
 
-def fetch_coco(url: str = URL) -> Path:
-    """Downloads ``coco.zip`` (1 GB), going on where an earlier attempt stopped, unpacks and checks it.
-
-    Returns:
-        ``data/raw/order_embeddings/coco``, which appears only once all of it has been checked.
+def get(say: Say) -> Source:
+    """Tells of COCO's files and, with LN_LARGE=1, fetches them; see ``scripts.get_data``.
 
     Raises:
-        FetchError: unreachable, broken off, or no zip file.
-        DataError: what is in it is not COCO, or the disk cannot be written.
+        DataError: bad files, or COCO was asked for and could not be fetched: scenes would not be what was asked for.
     """
-    target = raw_dir() / "order_embeddings" / "coco"
-    archive = target.with_name("coco.zip")
-    try:
-        if not archive.is_file():
-            download_large(url, archive)
-    except OSError as error:
-        why = error.strerror or error
-        raise DataError(f"{archive}: cannot be written ({why}); free space or set LN_RAW") from None
-    try:
-        with staged(target) as staging:
-            unpack(archive, staging, _coco_member)
-            found = from_folder(staging)
-            parts = read(found)
-            _check_counts("coco", found, {split: len(part.rows) for split, part in parts.items()})
-            for split, part in parts.items():
-                check_features(found.splits[split].features, part.matrix_ND)
-            record_origin(staging, url)
-    except DataError as error:
-        if "cannot be written" not in str(error):
-            archive.unlink(missing_ok=True)  # damaged or not COCO: it would fail again
-        raise FetchError(f"{url}: {str(error).replace(str(archive), archive.name)}") from None
-    archive.unlink()
-    return target
-
-
-def _coco_member(name: PurePosixPath) -> PurePosixPath | None:
-    """Where a member of ``coco.zip`` goes; whatever folders it is wrapped in."""
-    if name.name in [f"{split}.txt" for split in SPLITS]:
-        return PurePosixPath(name.name)
-    if name.parts[-3:-1] == ("images", "10crop") and name.name in [f"{split}.npy" for split in SPLITS]:
-        return PurePosixPath(*name.parts[-3:])
-    return None
-
-
-def get(say: Say) -> Source:
-    """Tells of COCO's files and, with LN_LARGE=1, fetches them; see ``scripts.get_data``. Raises ``DataError``."""
+    asked = large_asked()
     before = locate("coco")
-    if before is None and os.environ.get("LN_LARGE") == "1":
+    if before is None and asked:
         try:
-            log.info("fetching MS COCO from %s", URL)
+            log.info("fetching MS COCO, coco.zip")
             fetch_coco()
         except FetchError as error:
-            log.warning("MS COCO not fetched (%s)", error)
+            raise FetchError(f"{error} (or {where_to_place()}; without LN_LARGE=1 generated scenes stand in)") from None
     found = locate("coco")
     if found is not None:
         for path in found.files():
             say("present" if before else "fetched", path)
         return _published("coco", found).source
-    for path in mnist.locate() or mnist.fetch_mnist():
-        say("present", path)
+    digits = mnist.locate()
+    say_files(say, digits, digits or mnist.fetch_mnist())
     say("stand-in", "MS COCO: scenes made from MNIST")
     say("optional", f"for the paper's own data {where_to_place()}; LN_LARGE=1 make data fetches coco.zip (1 GB)")
     for name in ALIASES:
-        if name != "coco" and (other := locate(name)) is not None:
-            say("present", f"{other.folder} (task.dataset={name})")
+        try:
+            if name != "coco" and (other := locate(name)) is not None:
+                say("present", f"{other.folder} (task.dataset={name}): {_published(name, other).source.detail}")
+        except DataError as error:  # not what was asked for
+            log.warning("task.dataset=%s cannot be used: %s", name, error)
     return _scenes("generated in place of MS COCO, which was not found").source

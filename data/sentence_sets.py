@@ -150,14 +150,14 @@ def fetch(names: list[str], url: str = URL) -> None:
     try:
         for name in names:
             with staged(target / name) as staging:
-                paths = _unpack(archive, staging, SETS[name])
-                read(name, paths)
+                read(name, _unpack(archive, staging, SETS[name]))
                 record_origin(staging, url)
     except DataError as error:
         if "cannot be written" in str(error):
             raise
         archive.unlink(missing_ok=True)  # it would fail again
-        raise FetchError(f"{url}: {str(error).replace(str(archive), archive.name)}") from None
+        told = str(error).replace(f"{staging}/", "").replace(str(archive), archive.name)
+        raise FetchError(f"{url}: {told}") from None
     archive.unlink()
 
 

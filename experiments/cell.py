@@ -48,9 +48,10 @@ class Outcome:
     unchanged (was finished before).
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, alone: bool = False) -> None:
         self.folder = folder
         self.sweep = folder.parent
+        self.alone = alone  # a signal is meant for this cell, as an engine sends it, and not for the whole sweep
 
     def write(self, state: str, name: str, run: Path | None = None, error: str | None = None) -> None:
         """Writes the record; on a full disk, the error at least reaches the screen."""
@@ -251,7 +252,8 @@ def _signals(outcome: Outcome) -> Iterator[Any]:
         if asked:
             raise KeyboardInterrupt
         asked.append(number)
-        outcome.ask_to_stop()
+        if not outcome.alone:
+            outcome.ask_to_stop()
 
     old = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

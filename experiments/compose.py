@@ -30,6 +30,7 @@ WANTED_WHEN = {
     "is not a subclass of": "a group of keys: set one of them, such as train.lr=0.001",
 }
 WRITE = "write key=value, and quote a value that has brackets, commas or blanks"
+INSTALL = {"ray": "make setup LAUNCHER=ray", "sub": "make setup"}
 GROUPS = ("task", "norm", "profile", "logger", "experiment")
 
 
@@ -108,12 +109,16 @@ def expand(overrides: Sequence[str]) -> list[list[str]]:
     return [list(cell) for cell in itertools.product(*values.values())]
 
 
-def compose_cells(cells: Sequence[Sequence[str]]) -> list[Config]:
-    """The checked configuration of each cell. Raises ``ConfigError`` at the first that cannot work."""
+def compose_cells(cells: Sequence[Sequence[str]], here: bool = True) -> list[Config]:
+    """The checked configuration of each cell. Raises ``ConfigError`` at the first that cannot work.
+
+    Args:
+        here: whether they run on this machine: see ``schema.resolve``.
+    """
     for cell in cells:
         check_task(cell)
     with _hydra(), translated():
-        return [resolve(compose("config", overrides=list(cell))) for cell in cells]
+        return [resolve(compose("config", overrides=list(cell)), here) for cell in cells]
 
 
 @contextmanager
@@ -139,17 +144,23 @@ def explain(error: Exception) -> str:
         profile, task = match.groups()
         have = [p for p in choices("profile") if (CONFIGS / "profile" / p / f"{task}.yaml").exists()]
         return f"profile={profile} has no settings for task {task}: use {', '.join(have)}"
+    if match := re.search(r"Could not (?:find|load) 'hydra/launcher/(ray|submitit_\w+)'", text):
+        return (
+            f"hydra/launcher needs a package for {match.group(1)} that is not installed: {INSTALL[match.group(1)[:3]]}"
+        )
     if match := re.search(r"Could not find '([\w/]+)/([^'/]*)'", text):
         group, choice = match.groups()
-        listed = re.search(r"Available options in [^\n]*\n((?:\t[^\n]+\n?)*)", text)  # Hydra's own groups have no file
-        known = choices(group) or (listed.group(1).split() if listed else [])
+        listed = re.search(r"Available options in [^\n]*\n((?:\t[^\n]+\n?)*)", text)  # some of Hydra's have no file
+        known = listed.group(1).split() if listed and group.startswith("hydra") else choices(group)
         return f"{group}={choice} is unknown: use {', '.join(known)}"
     match = re.search(r"Could not override '([^']+)'", text) or re.search(r"Key '([^']+)' (?:is )?not in", text)
     if match:
         full = re.search(r"full_key: (\S+)", text)
         key = full.group(1) if full else match.group(1)
-        if key.startswith("hydra.launcher."):
+        if key == "hydra.launcher.n_jobs":
             return f"{key} needs a launcher that has it: add hydra/launcher=joblib"
+        if key.startswith("hydra.launcher."):
+            return f"{key}: the launcher chosen by hydra/launcher= has no such key; --cfg hydra shows those it has"
         if re.search(r"Key '[^']+' (?:is )?not in|not in struct", text):
             return unknown_key(key)
     if match := re.search(r"Value '(.*)'.* of type '\w+' could not be converted to (\w+)", text):

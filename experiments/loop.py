@@ -107,7 +107,8 @@ class Trainer:
         self.noise = torch.Generator(device=device)
         self.at = Position()
         self.loss = math.nan
-        self.selected: dict[str, torch.Tensor] | None = None  # weights of ``at.best``, for a task with a final test
+        self.selects = isinstance(task, FinalTest) and getattr(task, "selects", True)
+        self.selected: dict[str, torch.Tensor] | None = None  # weights of ``at.best``, for a task that selects them
         self.batches = data.epoch(0, cfg.seed)
         self._mark = self._saved = self._told = time.perf_counter()
         self._start: tuple[int, float] = (0, self._mark)
@@ -189,18 +190,21 @@ class Trainer:
         return all(math.isfinite(value.value) for value in values)
 
     def _final_test(self) -> bool:
-        """Tests the selected weights, if the task tests those only; false if a value is not finite.
+        """Tests the selected weights, or the last ones of a task that selects none; false if a value is not finite.
 
         The rows carry the last step, as all that is logged at the end does; ``at.best`` has that of the weights.
         """
-        if not isinstance(self.task, FinalTest) or self.selected is None:
+        if not isinstance(self.task, FinalTest) or (self.selects and self.selected is None):
             return True
-        assert self.at.best is not None
-        last = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
-        self.model.load_state_dict(self.selected)
-        log.info("testing the weights of step %d", self.at.best["step"])
+        last = None
+        if self.selected is not None:
+            assert self.at.best is not None
+            last = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+            self.model.load_state_dict(self.selected)
+            log.info("testing the weights of step %d", self.at.best["step"])
         values = evaluate(self.task, self.model, self.data, self.cfg, self.task.test)
-        self.model.load_state_dict(last)
+        if last is not None:
+            self.model.load_state_dict(last)
         self._log(values)
         self._mark = time.perf_counter()
         return all(math.isfinite(value.value) for value in values)
@@ -233,7 +237,7 @@ class Trainer:
             if (v.split, v.metric) == (split, metric) and math.isfinite(v.value):
                 if self.at.best is None or sign * v.value < sign * self.at.best["value"]:
                     self.at.best = {"split": split, "metric": metric, "value": v.value, "step": self.at.step}
-                    if isinstance(self.task, FinalTest):
+                    if self.selects:
                         self.selected = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
 
     def _stop_clock(self) -> None:

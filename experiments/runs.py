@@ -1,5 +1,7 @@
 """The run store: one folder per run, named by what was run, locked while it runs, resumable at any moment.
 
+Several processes on several hosts may share one store: see ``experiments.lock``.
+
 ``results/runs/<task>/<norm>-b<batch>-<profile>-s<seed>-<hash8>/`` holds ``config.yaml``, ``meta.json``,
 ``metrics.jsonl``, ``status.json``, ``train.log``, ``checkpoint.pt``, ``checkpoint.prev.pt`` and pictures. Every file
 but the append-only metrics and the log is replaced atomically, so a reader never sees half of one.
@@ -7,7 +9,6 @@ but the append-only metrics and the log is replaced atomically, so a reader neve
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import logging
@@ -21,6 +22,8 @@ from typing import IO, Any
 
 import torch
 
+from experiments.lock import Held, Lock
+from experiments.lock import is_locked as is_locked
 from experiments.metrics import read_metrics as read_metrics
 from experiments.schema import config_sha, load_saved, one_line
 
@@ -57,18 +60,6 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def is_locked(folder: Path) -> bool:
-    """Whether a live process holds the run's lock."""
-    try:
-        with open(folder / "lock") as handle:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-    return False
-
-
 def effective_state(folder: Path) -> str:
     """The run's state; ``running`` without a live process is what a kill leaves: ``interrupted``."""
     state = str(read_json(folder / "status.json").get("state", "interrupted"))
@@ -91,33 +82,22 @@ class Run:
         self.folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._lock = open(folder / "lock", "a+")
+            self._lock = Lock(folder)
+        except Held as other:
+            raise RunError(f"{folder} is in use by {other}: wait for it, or stop it first") from None
         except OSError as error:
             raise RunError(f"cannot create {folder}: {error.strerror}; choose another LN_RESULTS") from None
         try:
-            self._acquire()
             self._adopt(config_text, meta)
         except BaseException:
-            self._lock.close()
+            self._lock.release()
             raise
         self._metrics: IO[str] | None = None
 
-    def _acquire(self) -> None:
-        for tries_left in (3, 2, 1, 0):
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if tries_left:  # someone may only be looking (``is_locked``)
-                    time.sleep(0.05)
-                    continue
-                self._lock.seek(0)
-                holder = self._lock.read().strip() or "another process"
-                raise RunError(f"{self.folder} is in use by {holder}: wait for it, or stop it first") from None
-        self._lock.seek(0)
-        self._lock.truncate()
-        self._lock.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-        self._lock.flush()
+    def _check_lock(self) -> None:
+        """Before anything is written. Raises ``RunError`` once another process has the run."""
+        if why := self._lock.lost():
+            raise RunError(f"{self.folder}: {why}: that process goes on with the run, this one stops")
 
     def _adopt(self, config_text: str, meta: Mapping[str, Any]) -> None:
         for stale in self.folder.glob(".*.tmp"):
@@ -138,6 +118,7 @@ class Run:
 
     def write_meta(self, **changes: Any) -> None:
         """Rewrites ``meta.json`` with these changes."""
+        self._check_lock()
         self.meta.update(changes)
         write_atomic(self.folder / "meta.json", json.dumps(self.meta, indent=1) + "\n")
 
@@ -148,11 +129,13 @@ class Run:
 
     def write_status(self, state: str, **fields: Any) -> None:
         """Replaces ``status.json``; fields as documented in the README. Non-finite numbers become null."""
+        self._check_lock()
         status = {"state": state, **fields, "pid": os.getpid(), "host": socket.gethostname(), "updated": now()}
         write_atomic(self.folder / "status.json", json.dumps(_finite(status)) + "\n")
 
     def log(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Appends rows to ``metrics.jsonl`` and puts them on the disk."""
+        self._check_lock()
         path = self.folder / "metrics.jsonl"
         try:
             if self._metrics is None:
@@ -176,6 +159,7 @@ class Run:
 
     def save_checkpoint(self, payload: Mapping[str, Any]) -> None:
         """Writes ``checkpoint.pt`` atomically; the one before stays as ``checkpoint.prev.pt``."""
+        self._check_lock()
         path, previous = self.folder / "checkpoint.pt", self.folder / "checkpoint.prev.pt"
         temporary = self.folder / f".checkpoint.pt.{os.getpid()}.tmp"
         try:
@@ -226,7 +210,7 @@ class Run:
     def __exit__(self, *exc: object) -> None:
         if self._metrics is not None:
             self._metrics.close()
-        self._lock.close()
+        self._lock.release()
 
 
 def saved_sha(config_path: Path) -> str:

@@ -24,7 +24,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from data.handwriting import skip_bad_asked
-from experiments.machine import cores
+from experiments.machine import cores, passed_environment
 from experiments.optim import ADAMS, CLIPS
 from models.kernels import KERNELS
 from models.norm import CONSTANTS, Norm
@@ -140,6 +140,7 @@ class Config:
         return ROOT / self.paths.results
 
 
+DEVICES = ("auto", "cpu", "cuda", "mps")
 SCIENCE = ("task", "train", "norm", "seed")
 NOT_SCIENCE = {"train": ("eval_batch_size", "checkpoint_seconds")}
 
@@ -149,6 +150,7 @@ def register() -> None:
     from experiments.tasks import TASKS
 
     OmegaConf.register_new_resolver("env_skip_bad", skip_bad_asked, replace=True)
+    OmegaConf.register_new_resolver("env_passed", passed_environment, replace=True)
     store = ConfigStore.instance()
     store.store(name="schema", node=Config)
     store.store(group="norm", name="schema_norm", node=NormConfig)
@@ -194,8 +196,12 @@ def identity(cfg: Config, data_fingerprint: str) -> str:
     return hashlib.sha256(f"{config_sha(cfg)}:{data_fingerprint}".encode()).hexdigest()
 
 
-def resolve(raw: DictConfig) -> Config:
-    """The checked configuration of one cell. Raises ``ConfigError``; reads no data."""
+def resolve(raw: DictConfig, here: bool = True) -> Config:
+    """The checked configuration of one cell. Raises ``ConfigError``; reads no data.
+
+    Args:
+        here: whether the cell runs on this machine, so that its device must be there.
+    """
     from experiments.tasks import TASKS
 
     if raw.task.get("name") not in TASKS:
@@ -235,7 +241,8 @@ def resolve(raw: DictConfig) -> Config:
         raise ConfigError(f"threads={cfg.threads} must be 0 (cores / jobs) or more")
     if cfg.seed < 0:
         raise ConfigError(f"seed={cfg.seed} must be 0 or more")
-    pick_device(cfg.device)
+    if here or cfg.device not in DEVICES:
+        pick_device(cfg.device)
     task.check(cfg)
     return cfg
 
@@ -303,7 +310,7 @@ def pick_device(name: str) -> torch.device:
         raise ConfigError("device=cuda, but torch finds no CUDA GPU here: use device=cpu or device=auto")
     if name == "mps" and not torch.backends.mps.is_available():
         raise ConfigError("device=mps, but torch finds no Apple GPU here: use device=cpu or device=auto")
-    if name not in ("cpu", "cuda", "mps"):
+    if name not in DEVICES:
         raise ConfigError(f"device={name} is unknown: use auto, cpu, cuda or mps")
     return torch.device(name)
 

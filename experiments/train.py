@@ -2,7 +2,7 @@
 
     python -m experiments.train task=draw norm=ln seed=0
     python -m experiments.train -m task=pi_mnist norm=none,bn,ln train.batch_size=128,4 seed=0,1,2 \\
-        hydra/launcher=joblib hydra.launcher.n_jobs=2
+        hydra/launcher=joblib hydra.launcher.n_jobs=2        # or slurm, ray_cluster: experiments/cluster.py
 
 Every cell is checked before the first one starts. Exit code: 0 all done; 1 a cell failed; 2 bad input, nothing
 started; 3 a cell diverged; 130 interrupted (start again to resume).
@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -25,10 +26,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from data.fetch import data_roots
+from experiments import cluster
 from experiments.cell import Outcome, run_cell
 from experiments.cli import guarded
 from experiments.compose import GROUPS, check_task, choices, compose_cells, expand, translated
-from experiments.machine import cores
 from experiments.progress import read_outcomes, shown
 from experiments.runs import RunError
 from experiments.schema import CONFIGS, ROOT, ConfigError, one_line, register, resolve
@@ -37,16 +38,10 @@ from experiments.schema import CONFIGS, ROOT, ConfigError, one_line, register, r
 def job(raw: DictConfig) -> None:
     """What Hydra calls for each cell, in this process or a launcher's."""
     running = HydraConfig.get()
-    jobs = side_by_side(running.launcher.get("n_jobs")) if running.mode == RunMode.MULTIRUN else 1
-    outcome = Outcome(Path(running.runtime.output_dir))
-    run_cell(resolve(raw), outcome, list(running.overrides.task), jobs)
-
-
-def side_by_side(n_jobs: int | None) -> int:
-    """Jobs a launcher runs at a time. joblib counts negative numbers from the cores: -1 is one job per core."""
-    if not n_jobs:
-        return 1
-    return n_jobs if n_jobs > 0 else max(1, cores() + 1 + n_jobs)
+    several = running.mode == RunMode.MULTIRUN
+    beside = cluster.cells_beside(running.launcher) if several else 1
+    alone = several and cluster.elsewhere(running.runtime.choices["hydra/launcher"])
+    run_cell(resolve(raw), Outcome(Path(running.runtime.output_dir), alone), list(running.overrides.task), beside)
 
 
 def main() -> int:
@@ -64,10 +59,12 @@ def main() -> int:
         with translated():
             hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="config")(job)()
         return 0
+    launcher = cluster.launcher(arguments) if flags else "basic"
     cells = check(arguments, multirun=bool(flags))
+    cluster.check(launcher)
     data_roots()  # a misspelt LN_DATA would fail every cell
-    results = compose_cells(cells[:1])[0].results
-    sweep = results / "sweeps" / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    results = compose_cells(cells[:1], not cluster.elsewhere(launcher))[0].results
+    sweep = results / "sweeps" / f"{time.strftime('%Y%m%d-%H%M%S')}-{socket.gethostname()}-{os.getpid()}"
     try:
         sweep.mkdir(parents=True)
     except OSError as error:
@@ -75,18 +72,35 @@ def main() -> int:
     os.environ["LN_SWEEP"] = str(sweep)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: _ask_to_stop(sweep))
+    broken = 0
     try:
-        broken = 0
-        try:
-            with shown(sweep, len(cells)):
+        with shown(sweep, len(cells)):
+            try:
                 hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="config")(job)()
-        except Exception as error:  # a worker that was killed, say: the other cells still have to be told of
-            print(f"error: the sweep broke off: {type(error).__name__}: {one_line(str(error))}", file=sys.stderr)
-            broken = 1
+            except Exception as error:  # a worker that was killed, say: the other cells still have to be told of
+                broken = 1
+                _broke_off(error, sweep, launcher)
+            if cluster.elsewhere(launcher) and not broken:
+                cluster.settle(sweep, len(cells))
         code = report(read_outcomes(sweep), len(cells))
         return broken or code
+    except KeyboardInterrupt:
+        if launcher in cluster.QUEUED:
+            cluster.cancel_queued(sweep)
+        raise
     finally:
-        shutil.rmtree(sweep, ignore_errors=True)
+        if not (broken and launcher in cluster.QUEUED):  # whose logs are there
+            shutil.rmtree(sweep, ignore_errors=True)
+
+
+def _broke_off(error: Exception, sweep: Path, launcher: str) -> None:
+    """Says why a launcher gave up, and waits for the cells that go on all the same."""
+    queued = launcher in cluster.QUEUED
+    text = str(error).partition("\n")[0] if queued else one_line(str(error))  # a job's whole log would follow
+    where = f"; logs: {sweep / '.submitit'}" if queued else ""
+    print(f"error: the sweep broke off: {type(error).__name__}: {text}{where}", file=sys.stderr, flush=True)
+    if queued:
+        cluster.wait_for_queued(sweep)
 
 
 def check(arguments: Sequence[str], multirun: bool) -> list[list[str]]:
@@ -98,7 +112,7 @@ def check(arguments: Sequence[str], multirun: bool) -> list[list[str]]:
     if not multirun and len(cells) > 1:
         raise ConfigError("several values for one key, or an experiment of several cells: add -m to run them all")
     cells = cells if multirun else [overrides]
-    compose_cells(cells)
+    compose_cells(cells, not (multirun and cluster.elsewhere(cluster.launcher(arguments))))
     return cells
 
 

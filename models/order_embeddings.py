@@ -11,6 +11,8 @@ D image features.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -136,6 +138,23 @@ def _blocks(s_CH: Tensor, v_NH: Tensor) -> tuple[range, range, int, int, Tensor]
     return range(0, rows, high), range(0, columns, wide), high, wide, buffer
 
 
+@contextmanager
+def _one_thread(device: torch.device) -> Iterator[None]:
+    """On a CPU, one thread for operations on a block.
+
+    They are too short for several: two threads halve nothing, and where other programs share the cores each operation
+    waits for a thread that does not run, a hundred thousand times in the search of a fold.
+    """
+    if device.type != "cpu" or (threads := torch.get_num_threads()) == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 class _OrderViolation(torch.autograd.Function):
     """A block at a time, in one buffer; the backward pass computes the differences again instead of keeping them."""
 
@@ -144,13 +163,14 @@ class _OrderViolation(torch.autograd.Function):
         ctx.save_for_backward(s_CH, v_NH)
         energy_CN = s_CH.new_empty(len(s_CH), len(v_NH))
         rows, columns, high, wide, buffer = _blocks(s_CH, v_NH)
-        for n in columns:
-            v_nH = v_NH[n : n + wide]
-            for c in rows:
-                s_cH = s_CH[c : c + high]
-                over_cnH = buffer[: len(s_cH), : len(v_nH)]
-                torch.sub(s_cH[:, None], v_nH, out=over_cnH).clamp_(min=0)
-                energy_CN[c : c + high, n : n + wide] = torch.linalg.vector_norm(over_cnH, dim=-1)
+        with _one_thread(s_CH.device):
+            for n in columns:
+                v_nH = v_NH[n : n + wide]
+                for c in rows:
+                    s_cH = s_CH[c : c + high]
+                    over_cnH = buffer[: len(s_cH), : len(v_nH)]
+                    torch.sub(s_cH[:, None], v_nH, out=over_cnH).clamp_(min=0)
+                    energy_CN[c : c + high, n : n + wide] = torch.linalg.vector_norm(over_cnH, dim=-1)
         return energy_CN.square_()
 
     @staticmethod
@@ -160,13 +180,14 @@ class _OrderViolation(torch.autograd.Function):
         ds_CH, dv_NH = torch.zeros_like(s_CH), torch.zeros_like(v_NH)
         rows, columns, high, wide, buffer = _blocks(s_CH, v_NH)
         twice_CN = 2 * grad_CN
-        for n in columns:
-            v_nH = v_NH[n : n + wide]
-            for c in rows:
-                s_cH, g_cn = s_CH[c : c + high], twice_CN[c : c + high, n : n + wide]
-                over_cnH = buffer[: len(s_cH), : len(v_nH)]
-                torch.sub(s_cH[:, None], v_nH, out=over_cnH).clamp_(min=0)
-                ds_CH[c : c + high] += torch.bmm(g_cn[:, None], over_cnH)[:, 0]
-                for over_nH, g_n in zip(over_cnH, g_cn, strict=True):
-                    dv_NH[n : n + wide].addcmul_(over_nH, g_n[:, None], value=-1)
+        with _one_thread(s_CH.device):
+            for n in columns:
+                v_nH = v_NH[n : n + wide]
+                for c in rows:
+                    s_cH, g_cn = s_CH[c : c + high], twice_CN[c : c + high, n : n + wide]
+                    over_cnH = buffer[: len(s_cH), : len(v_nH)]
+                    torch.sub(s_cH[:, None], v_nH, out=over_cnH).clamp_(min=0)
+                    ds_CH[c : c + high] += torch.bmm(g_cn[:, None], over_cnH)[:, 0]
+                    for over_nH, g_n in zip(over_cnH, g_cn, strict=True):
+                        dv_NH[n : n + wide].addcmul_(over_nH, g_n[:, None], value=-1)
         return ds_CH, dv_NH

@@ -88,6 +88,7 @@ def bench_batch(batch: int, grid: Sequence[Cell], options: Options, jobs: int) -
     result: dict[str, Any] = {
         "batch_size": batch,
         "threads": torch.get_num_threads(),
+        "data": {"kind": data.source.kind, "name": data.source.name},
         "products": {
             "ms": 1e3 * statistics.median(of_products),
             "count": products.count,

@@ -68,6 +68,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except DataError as error:
             print(f"error: {error}", file=sys.stderr)
             code = 1
+        except OSError as error:
+            print(f"error: {error.filename or 'input or output'}: {error.strerror or error}", file=sys.stderr)
+            code = 1
     return code
 
 

@@ -5,6 +5,7 @@ A process of its own, because its peak memory cannot be told apart from that of 
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import resource
@@ -35,6 +36,9 @@ WARM_UP, LEAST_STEPS, MOST_STEPS, SECONDS = 2, 3, 50, 4.0
 class Stepper:
     """A model in training, one step at a time.
 
+    Data whose batches differ much in size have ``typical(seed)``, one batch that stands for all; of others, all full
+    batches are taken in turn.
+
     Args:
         cfg: the cell.
         data: its data, shared between the norms that are measured side by side.
@@ -49,7 +53,9 @@ class Stepper:
         self.step = 0
 
     def _indices(self) -> Iterator[torch.Tensor]:
-        epoch = 0
+        epoch, typical = 0, getattr(self.data, "typical", None)
+        if typical is not None:
+            yield from itertools.repeat(typical(self.cfg.seed))
         while True:
             yield from (i for i in self.data.epoch(epoch, self.cfg.seed) if len(i) == self.cfg.train.batch_size)
             epoch += 1
@@ -83,6 +89,17 @@ def peak_mib(device: torch.device) -> dict[str, float]:
     return peak
 
 
+@torch.no_grad()
+def evaluation_seconds(step: Stepper, data: Data, cfg: Config) -> float:
+    """Seconds of one evaluation; as the task estimates them where it can, for one may take hours."""
+    if hasattr(step.task, "evaluation_seconds"):
+        return float(step.task.evaluation_seconds(step.model.eval(), data, cfg))
+    start = time.perf_counter()
+    evaluate(step.task, step.model, data, cfg)
+    synchronize(step.device)
+    return time.perf_counter() - start
+
+
 def measure(cfg: Config, jobs: int) -> dict[str, Any]:
     """Times a few steps and one chunk of the evaluation, and scales both up to the whole budget.
 
@@ -104,10 +121,7 @@ def measure(cfg: Config, jobs: int) -> dict[str, Any]:
     seconds: list[float] = []
     while len(seconds) < LEAST_STEPS or (sum(seconds) < SECONDS and len(seconds) < MOST_STEPS):
         seconds.append(step())
-    start = time.perf_counter()
-    evaluate(task, step.model, data, small)
-    synchronize(device)
-    evaluation = (time.perf_counter() - start) * share
+    evaluation = share * evaluation_seconds(step, data, small)
 
     train = cfg.train
     per_epoch = len(data.epoch(0, cfg.seed))

@@ -11,6 +11,8 @@ import argparse
 import ast
 import difflib
 import os
+import re
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,11 +26,14 @@ ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = ROOT / "configs"
 NAMES = {
     "TASK": "task; `all` where a command takes several",
-    "PROFILE": "budgets and sizes (default small; bench: paper)",
+    "PROFILE": "budgets and sizes (default small; bench: paper; check: smoke)",
     "NORM": "norms, such as none,ln (default: those of the published result; sweep: all the task supports)",
     "SEEDS": "seeds, such as 0,1,2 (default: those of the published result; sweep: 0)",
     "BATCH": "batch sizes, such as 128,4 (default: those of the published result; sweep: the task's one)",
     "JOBS": "cells trained at a time (default auto: one per core)",
+    "LAUNCHER": "what runs the cells: joblib (this machine), slurm (a job array), ray (a Ray cluster)",
+    "GPUS": "slurm, ray: GPUs of each cell",
+    "LAUNCH": "slurm, ray: more of their settings, such as partition=gpu timeout_min=600",
     "LOGGER": "local or wandb",
     "DEVICE": "auto, cpu, cuda or mps",
     "FAIL_FAST": "1: start no further cell once one has failed",
@@ -49,13 +54,21 @@ COMMANDS = {
     "bench": "one",
     "demo": "one",
     "sample": "one",
+    "check": "any",
 }
 SAMPLED = ("handwriting",)  # tasks that ``sample`` knows
 
 # What needs neither data nor runs: the one command that makes it, and the variables it takes there besides TASK.
 ANALYSES: dict[str, tuple[str, tuple[str, ...]]] = {"invariances": ("reproduce", ("SEEDS",)), "rnn": ("bench", ())}
 
-PROFILES = {"bench": "paper"}
+# LAUNCHER -> the file of configs/hydra/launcher, the setting that GPUS stands for, and the one that JOBS does.
+LAUNCHERS = {
+    "joblib": ("joblib", None, "n_jobs"),
+    "slurm": ("slurm", "gpus_per_node", "array_parallelism"),
+    "ray": ("ray_cluster", "ray.remote.num_gpus", None),
+}
+
+PROFILES = {"bench": "paper", "check": "smoke"}
 NO_PROFILE = ("data", "figures", "compare", "status", "sample")
 
 
@@ -77,6 +90,9 @@ class Options:
     seeds: tuple[int, ...] | None
     batches: tuple[int, ...] | None
     jobs: int | None
+    launcher: str
+    gpus: str | None
+    launch: tuple[str, ...]
     logger: str
     device: str
     fail_fast: bool
@@ -122,6 +138,7 @@ def parse(command: str, words: list[str], about: str | None = None) -> Options:
         if (CONFIGS / "profile" / profile).is_dir() and not _has_profile(profile, task):
             there = [name for name in stems("profile") if _has_profile(name, task)]
             raise OptionError(f"PROFILE={profile} is not defined for TASK={task}; use {', '.join(there)}")
+    launcher = choice("LAUNCHER", given.get("LAUNCHER", "joblib"), list(LAUNCHERS))
     return Options(
         tasks=tasks,
         analyses=analyses,
@@ -130,8 +147,11 @@ def parse(command: str, words: list[str], about: str | None = None) -> Options:
         seeds=_integers("SEEDS", given.get("SEEDS"), least=0),
         batches=_integers("BATCH", given.get("BATCH"), least=1),
         jobs=_jobs(given.get("JOBS", "auto")),
+        launcher=launcher,
+        gpus=_gpus(launcher, given),
+        launch=_launch(launcher, given),
         logger=choice("LOGGER", given.get("LOGGER", "local"), stems("logger")),
-        device=_device(given.get("DEVICE", "auto")),
+        device=_device(given.get("DEVICE", "auto"), here=launcher == "joblib"),
         fail_fast=choice("FAIL_FAST", given.get("FAIL_FAST", "0"), ["0", "1"]) == "1",
         text=given.get("TEXT") if command != "sample" else _text(tasks, given.get("TEXT")),
         bias=_bias(given.get("BIAS", "1")),
@@ -299,9 +319,39 @@ def _bias(value: str) -> float:
     return bias
 
 
-def _device(value: str) -> str:
+def _gpus(launcher: str, given: Mapping[str, str]) -> str | None:
+    value = given.get("GPUS")
+    if LAUNCHERS[launcher][2] is None and given.get("JOBS", "auto") != "auto":
+        raise OptionError(f"JOBS={given['JOBS']} does nothing with LAUNCHER={launcher}, whose CPUs and GPUs decide")
+    if value is None:
+        return None
+    if LAUNCHERS[launcher][1] is None:
+        raise OptionError(f"GPUS={value} does nothing with LAUNCHER={launcher}: DEVICE chooses there")
+    whole = value.isascii() and value.isdecimal()
+    part = launcher == "ray" and re.fullmatch(r"0?\.\d+", value) is not None
+    if not (whole or part):
+        raise OptionError(f"GPUS={value} must be a whole number from 0 up, or with LAUNCHER=ray a part such as 0.5")
+    return value
+
+
+def _launch(launcher: str, given: Mapping[str, str]) -> tuple[str, ...]:
+    """``LAUNCH`` as words; which keys there are, the launcher's configuration says."""
+    value = given.get("LAUNCH", "")
+    if value and launcher == "joblib":
+        raise OptionError(f"LAUNCH={value} does nothing with LAUNCHER=joblib; choose slurm or ray")
+    try:
+        words = tuple(shlex.split(value))
+    except ValueError as error:
+        raise OptionError(f"LAUNCH={value} cannot be read ({error}); give key=value words") from None
+    for word in words:
+        if not re.fullmatch(r"[A-Za-z_][\w.]*=.*", word):
+            raise OptionError(f"LAUNCH={value}: {word!r} is not key=value, such as timeout_min=600")
+    return words
+
+
+def _device(value: str, here: bool) -> str:
     choice("DEVICE", value, ["auto", "cpu", "cuda", "mps"])
-    if value in ("cuda", "mps"):
+    if here and value in ("cuda", "mps"):
         try:
             import torch
         except ImportError:  # before the set-up: the script itself asks again

@@ -4,6 +4,9 @@ The figures and tables of all published runs are made anew beside them, and what
 
     python -m scripts.publish                      # every finished run of results/runs
     python -m scripts.publish --task draw --profile small
+    python -m scripts.publish --seal               # only writes the checksums of published runs that have none
+
+Checksums in each folder let every reader see a file that was edited later.
 
 Refused: a run made with uncommitted changes, whose code nobody else could look up. An older copy of the same run is
 replaced, and with it what ``scripts.verify`` said of it. Exit code: 0 published, 1 nothing to publish or a run was
@@ -18,14 +21,14 @@ import shutil
 import sys
 from pathlib import Path
 
-from experiments.analysis import verified
+from experiments.analysis import seals, verified
 from experiments.analysis.collect import Unreadable, read_run, results_dir
 from experiments.analysis.output import short_path
 from experiments.cli import guarded
 from experiments.runs import FINISHED, effective_state, read_json
 from scripts import figures, tables
 
-FILES = ("config.yaml", "meta.json", "metrics.jsonl", "status.json")
+FILES = seals.SEALED
 
 
 def publish(folder: Path, target: Path) -> str | None:
@@ -47,7 +50,23 @@ def publish(folder: Path, target: Path) -> str | None:
         (target / verified.FILE).unlink(missing_ok=True)  # it spoke of the run that is replaced
     for name in FILES:
         shutil.copyfile(folder / name, target / name)
+    seals.seal(target)
     return None
+
+
+def seal_all(published: Path) -> int:
+    """Seals the published runs that have no checksums yet; returns the exit code, 1 if one could not be read."""
+    code = 0
+    for folder in sorted(path.parent for path in published.glob("*/*/meta.json")):
+        try:
+            read_run(folder, "published")
+        except Unreadable as error:
+            print(f"error: {short_path(folder)}: {error}", file=sys.stderr)
+            code = 1
+            continue
+        if not seals.is_sealed(folder):
+            print(short_path(seals.seal(folder)))
+    return code
 
 
 def main() -> int:
@@ -57,7 +76,10 @@ def main() -> int:
     parser.add_argument("--profile", help="only runs of this profile")
     parser.add_argument("--runs", type=Path, default=results_dir() / "runs", help="where the runs are")
     parser.add_argument("--out", type=Path, default=results_dir() / "published", help="where the copies go")
+    parser.add_argument("--seal", action="store_true", help="copy nothing: write the checksums that are missing")
     options = parser.parse_args()
+    if options.seal:
+        return seal_all(options.out)
     published = refused = 0
     for folder in sorted(path.parent for path in options.runs.glob("*/*/meta.json")):
         meta = read_json(folder / "meta.json")

@@ -100,10 +100,15 @@ def tables(task: str) -> list[Path]:
 
 
 def verdict(row: compare.Row) -> str:
-    """A row's verdict, and whether it is one on code that is not this one any more."""
+    """A row's verdict, whether it is one on code that is not this one any more, and whose time had no end in sight."""
+    remarks = []
     if row["repeated_steps"] is not None:
-        return f"{row['verdict']} (code changed since, {verified.said(row['repeated_steps'])})"
-    return row["verdict"] + " (code changed since)" * (row["code_changed"] is True)
+        remarks.append(f"code changed since, {verified.said(row['repeated_steps'])}")
+    elif row["code_changed"] is True:
+        remarks.append("code changed since")
+    if row["open_ended"]:
+        remarks.append(f"best at the last evaluation: {', '.join(row['open_ended'])}")
+    return row["verdict"] + (f" ({'; '.join(remarks)})" if remarks else "")
 
 
 def figures(task: str, profile: str, label: str) -> list[str]:
@@ -156,8 +161,10 @@ def benches() -> str:
                 if "reference_ms" in row
             }
             parts |= {f"{part} alone": batch[part]["ms"] for part in ("products", "optimizer")}
+            where = f"{machine}, {batch['threads']} thread{'s' * (batch['threads'] > 1)}"
+            if (data := batch.get("data")) and data["kind"] == "stand-in":
+                where += f"; on {data['name']}"
             for part, ms in parts.items():
-                where = f"{machine}, {batch['threads']} thread{'s' * (batch['threads'] > 1)}"
                 rows.append([f"`{report_['task']}`", str(batch["batch_size"]), part, f"{ms:.2f}", where])
     head = ["task", "batch", "what", "ms (median)", "on"]
     return table(head, rows) if rows else "Nothing is published yet."

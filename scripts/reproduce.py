@@ -2,6 +2,7 @@
 
     make reproduce TASK=draw
     make reproduce TASK=pi_mnist PROFILE=paper BATCH=4 SEEDS=0 JOBS=2
+    make reproduce TASK=draw PROFILE=paper LAUNCHER=slurm GPUS=1 LAUNCH="partition=gpu"
     make reproduce TASK=invariances
 
 Exit code: 0 (a run that diverged is a result too), 1 a cell failed, data are missing or an entry of Table 1 is not
@@ -65,7 +66,8 @@ def composed(task: str, options: Options) -> dict[str, list[Config]]:
         name: cells(name, options.profile, options.norms, options.batches, options.seeds)
         for name in experiment_names(task)
     }
-    return {name: compose_cells([[*cell.overrides, *extra] for cell in grid]) for name, grid in grids.items()}
+    here = options.launcher == "joblib"
+    return {name: compose_cells([[*cell.overrides, *extra] for cell in grid], here) for name, grid in grids.items()}
 
 
 def plan(experiment: str, configs: list[Config]) -> Plan:

@@ -1,6 +1,7 @@
 """Trains the cells norm x batch size x seed of a task, several at a time: one Hydra multirun.
 
 make sweep TASK=pi_mnist BATCH=128,4 NORM=none,bn,ln SEEDS=0,1,2 JOBS=2
+make sweep TASK=pi_mnist BATCH=128,4 NORM=none,bn,ln SEEDS=0,1,2 LAUNCHER=slurm GPUS=1 LAUNCH="partition=gpu"
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from types import FrameType
 
-from scripts.options import ROOT, Options, from_command_line, supported_norms, workers
+from scripts.options import LAUNCHERS, ROOT, Options, from_command_line, supported_norms, workers
 
 
 def values(options: Options) -> list[str]:
@@ -29,13 +30,27 @@ def command(options: Options, selection: Sequence[str], cells: int) -> list[str]
         selection: overrides that choose the cells.
         cells: how many those are; no more jobs than that.
     """
-    jobs = workers(options, cells)
     words = ["-m", *selection, f"profile={options.profile}"]
     words += [f"device={options.device}"] if options.device != "auto" else []
     words += [f"logger={options.logger}"] if options.logger != "local" else []
     words += ["fail_fast=true"] if options.fail_fast else []
-    words += ["hydra/launcher=joblib", f"hydra.launcher.n_jobs={jobs}"] if jobs > 1 else []
-    return ["-m", "experiments.train", *words]
+    return ["-m", "experiments.train", *words, *launcher(options, cells)]
+
+
+def launcher(options: Options, cells: int) -> list[str]:
+    """The overrides that choose and set what runs the cells; none where they run one after another."""
+    name, gpus, at_a_time = LAUNCHERS[options.launcher]
+    settings = [f"{gpus}={options.gpus}"] if options.gpus is not None else []
+    if options.launcher == "joblib":
+        jobs = workers(options, cells)
+        if jobs == 1:
+            return []
+        settings = [f"{at_a_time}={jobs}"]
+    elif options.jobs and at_a_time:
+        settings += [f"{at_a_time}={options.jobs}"]
+    # ++: keys may be added to Ray's own settings, which are a dictionary; elsewhere what is unknown is refused as ever.
+    more = [f"++hydra.launcher.{setting}" for setting in options.launch]
+    return [f"hydra/launcher={name}", *(f"hydra.launcher.{setting}" for setting in settings), *more]
 
 
 def launch(words: Sequence[str]) -> int:

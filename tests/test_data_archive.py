@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import zipfile
 from pathlib import Path, PurePosixPath
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from dataserver import CUT, HANG, NO_RANGES, serve
 
-from data import fetch, order_embeddings
+from data import coco, fetch, order_embeddings
 from data.archive import download_large, unpack
 from data.fetch import DataError, FetchError
 
@@ -117,6 +118,46 @@ def test_a_damaged_archive_is_one_line(tmp_path: Path) -> None:
         assert "\n" not in str(error.value)
 
 
+def test_two_members_for_one_place_are_refused(tmp_path: Path) -> None:
+    """The last one would win, and the captions of another data set might train."""
+    (tmp_path / "a.zip").write_bytes(archive({"coco/train.txt": b"1", "f8k/train.txt": b"2"}))
+    with pytest.raises(FetchError, match="'coco/train.txt' and 'f8k/train.txt', both for train.txt") as error:
+        unpack(tmp_path / "a.zip", tmp_path, lambda member: PurePosixPath(member.name))
+    assert "damaged" not in str(error.value)
+
+
+@pytest.mark.parametrize("form", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_no_damage_is_a_traceback(form: int, tmp_path: Path) -> None:
+    """Bytes changed or cut off anywhere: the archive is refused or what it holds is whole."""
+    buffer, path = io.BytesIO(), tmp_path / "a.zip"
+    with zipfile.ZipFile(buffer, "w", form) as made:
+        for name in ("caf\u00e9.txt", "b"):
+            made.writestr(name, bytes(range(40)))
+    good, random, refused = buffer.getvalue(), np.random.default_rng(form), 0
+    for _ in range(80):
+        bad = bytearray(good)
+        for at in random.integers(0, len(bad), random.integers(1, 4)):
+            bad[at] = random.integers(256)
+        path.write_bytes(bad if random.random() < 0.5 else bad[: random.integers(len(bad))])
+        try:
+            written = unpack(path, tmp_path, lambda member: PurePosixPath("out") / member.name)
+            assert all(file.read_bytes() == bytes(range(40)) for file in written if file.stat().st_size)
+        except FetchError as error:
+            refused += 1
+            assert "\n" not in str(error)
+    assert refused > 40
+
+
+def test_the_disk_is_not_taken_for_a_damaged_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (tmp_path / "a.zip").write_bytes(archive({"a": b"1"}))
+    monkeypatch.setattr("data.archive.shutil.copyfileobj", full)
+    with pytest.raises(OSError, match="No space left"):
+        unpack(tmp_path / "a.zip", tmp_path, lambda member: member)
+
+
 def coco_zip(counts: dict[str, int], width: int = 4096, **changes: bytes) -> bytes:
     members = {"data/coco/readme": b"left out", "data/f30k/train.txt.bak": b"left out"}
     for split, count in counts.items():
@@ -131,13 +172,13 @@ def coco_zip(counts: dict[str, int], width: int = 4096, **changes: bytes) -> byt
 @pytest.fixture
 def small_coco(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     counts = {"train": 7, "val": 3, "test": 4}
-    monkeypatch.setattr(order_embeddings, "COCO_IMAGES", counts)
+    monkeypatch.setattr(coco, "COCO_IMAGES", counts)
     return counts
 
 
 def test_coco_is_fetched_checked_and_loaded(small_coco: dict[str, int], tmp_path: Path) -> None:
     with serve({"coco.zip": coco_zip(small_coco)}) as (base, _):
-        folder = order_embeddings.fetch_coco(f"{base}coco.zip")
+        folder = coco.fetch_coco(f"{base}coco.zip")
     assert sorted(p.name for p in folder.iterdir()) == ["images", "source.json", "test.txt", "train.txt", "val.txt"]
     assert sorted(p.name for p in folder.parent.iterdir()) == ["coco"], "the archive is not kept"
     data = order_embeddings.load_order_embeddings("coco")
@@ -157,9 +198,36 @@ def test_what_is_not_coco_never_appears(small_coco: dict[str, int], tmp_path: Pa
         (b"<html>", "no zip"),
     ):
         with serve({"coco.zip": content}) as (base, _), pytest.raises(FetchError, match=message) as error:
-            order_embeddings.fetch_coco(f"{base}coco.zip")
-        assert "\n" not in str(error.value)
+            coco.fetch_coco(f"{base}coco.zip")
+        text = str(error.value)
+        assert "\n" not in text and ".tmp" not in text and text.endswith("so that the next attempt fetches it anew")
         assert not list((tmp_path / "raw" / "order_embeddings").iterdir()), "neither archive nor folder stays"
+
+
+def test_what_was_asked_for_and_cannot_be_had_is_an_error(
+    small_coco: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenes in its place would train for hours on something else."""
+    monkeypatch.setenv("LN_LARGE", "1")
+    with serve({"coco.zip": coco_zip(small_coco)}, CUT) as (base, _):
+        monkeypatch.setattr(coco.fetch_coco, "__defaults__", (f"{base}coco.zip",))
+        with pytest.raises(DataError, match="transfer broke off; .* are kept, start again to go on .or place") as error:
+            order_embeddings.get(lambda status, what: None)
+    assert "\n" not in str(error.value) and "without LN_LARGE=1 generated scenes stand in" in str(error.value)
+
+
+def test_a_full_disk_keeps_the_archive(
+    small_coco: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("data.archive.shutil.copyfileobj", full)
+    with serve({"coco.zip": coco_zip(small_coco)}) as (base, _):
+        with pytest.raises(DataError, match="coco: cannot be written .No space left on device.; free space") as error:
+            coco.fetch_coco(f"{base}coco.zip")
+        assert not isinstance(error.value, FetchError)
+    assert [p.name for p in (tmp_path / "raw" / "order_embeddings").iterdir()] == ["coco.zip"]
 
 
 def test_get_fetches_only_when_told_to(
@@ -171,8 +239,8 @@ def test_get_fetches_only_when_told_to(
     monkeypatch.setattr(order_embeddings.mnist, "locate", lambda: [tmp_path / "digits"])
     monkeypatch.delenv("LN_LARGE", raising=False)
     with serve({"coco.zip": coco_zip(small_coco)}) as (base, asked):
-        monkeypatch.setattr(order_embeddings, "URL", f"{base}coco.zip")
-        monkeypatch.setattr(order_embeddings.fetch_coco, "__defaults__", (f"{base}coco.zip",))
+        monkeypatch.setattr(coco, "URL", f"{base}coco.zip")
+        monkeypatch.setattr(coco.fetch_coco, "__defaults__", (f"{base}coco.zip",))
         assert order_embeddings.get(lambda status, what: said.append(status)) is sentinel
         assert said == ["present", "stand-in", "optional"] and not asked
         monkeypatch.setenv("LN_LARGE", "1")
@@ -187,5 +255,5 @@ def test_get_fetches_only_when_told_to(
 def test_a_disk_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "raw").write_text("a file where the folder should be")
     with serve({"coco.zip": b""}) as (base, _), pytest.raises(DataError, match="cannot be written") as error:
-        order_embeddings.fetch_coco(f"{base}coco.zip")
+        coco.fetch_coco(f"{base}coco.zip")
     assert "\n" not in str(error.value)

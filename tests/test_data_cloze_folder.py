@@ -40,7 +40,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the files that this process parses, as it does; three a shard."""
+    """The names of the files that this process parses, as it does; two a shard."""
     names: list[str] = []
     whole = cloze_folder.parse_shard
 
@@ -48,7 +48,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.extend(job.names)
         return whole(job)
 
-    monkeypatch.setattr(cloze_folder, "SHARD", 3)
+    monkeypatch.setattr(cloze_folder, "SHARD", 2)
     monkeypatch.setattr(cloze_folder, "parse_shard", parse)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
     return names
@@ -145,7 +145,7 @@ def test_shards_processes_and_interruptions_change_nothing(
     monkeypatch.setattr(cloze_folder, "parse_shard", counting)
     with caplog.at_level(logging.INFO):
         assert same(load_attentive_reader("cnn"), alone)
-    assert len(parsed) == sum(SIZES.values()) - 6 and "6 of 12 question files are parsed already" in caplog.text
+    assert len(parsed) == sum(SIZES.values()) - 4 and "4 of 12 question files are parsed already" in caplog.text
     assert not parts(root)
 
     # By several processes, of which two are all that is needed to see that the order of the shards stays.
@@ -172,7 +172,7 @@ def test_a_damaged_or_stolen_shard_is_parsed_again(
     monkeypatch.setattr(cloze_folder, "run", spoilt)
     parsed.clear()
     assert same(load_attentive_reader("cnn", None), before)
-    assert len(parsed) == sum(SIZES.values()) + len(["0000", "0001", "0002"]) * 2
+    assert len(parsed) == sum(SIZES.values()) + 2 * 2
 
 
 def test_only_what_changed_is_parsed_again(root: Path, parsed: list[str]) -> None:
@@ -181,11 +181,11 @@ def test_only_what_changed_is_parsed_again(root: Path, parsed: list[str]) -> Non
     path.write_bytes(b"")
     with pytest.raises(DataError):
         load_attentive_reader("cnn")
-    assert len(parts(root)) == 5, "four shards of training, one of each other split"
+    assert len(parts(root)) == 7, "four shards of training, two and one of the others"
     parsed.clear()
     path.write_text(write_question(question()))
     data = load_attentive_reader("cnn")
-    assert parsed == ["0000.question", "0001.question", "0002.question"]
+    assert parsed == ["0000.question", "0001.question"]
     assert decoded(data.splits["train"], data.vocabulary, 1)[2] == "@entity0"
 
 
@@ -344,7 +344,7 @@ def test_a_killed_process_is_told(root: Path, parsed: list[str], monkeypatch: py
 def test_children_leave_interrupts_to_their_parent() -> None:
     before = signal.getsignal(signal.SIGINT)
     try:
-        cloze_folder._ignore_interrupts()
+        cloze_folder._start_child()
         assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
@@ -368,6 +368,12 @@ def test_without_a_data_set_stories_stand_in(root: Path, few: dict[str, int], ca
         DataError, match="task.dataset=cmn: no such data set; place training/, .* or use stories or cnn$"
     ):
         load_attentive_reader("cmn")
+
+
+@pytest.mark.parametrize("dataset", ["cnn", "stories", "top4"])
+def test_no_sentence_is_no_passage(root: Path, dataset: str) -> None:
+    with pytest.raises(DataError, match="^task.sentences=0 must be 1 or more, or null for whole passages$"):
+        load_attentive_reader(dataset, 0)
 
 
 def test_make_data_tells_what_is_here(root: Path, few: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -345,6 +345,19 @@ def test_only_the_selected_weights_are_tested_and_only_once(tmp_path: Path, seco
     assert torch.equal(loaded_weights(tmp_path / "run" / "checkpoint.pt")["weight"], weights)
 
 
+def test_the_first_of_equally_good_weights_is_selected(tmp_path: Path) -> None:
+    class Tied(TestedToy):
+        def evaluate(self, *args: Any) -> list[Value]:
+            super().evaluate(*args)
+            return [Value("valid", "loss", (3.0, 2.0, 2.0, 4.0)[len(self.evaluated) - 1])]
+
+    task = Tied()
+    _, _, trainer = run(toy_config(tmp_path), tmp_path / "run", task)
+    assert not torch.equal(task.evaluated[1], task.evaluated[2])
+    assert torch.equal(task.tested[0], task.evaluated[1]), "only what is strictly better takes its place"
+    assert trainer.at.best is not None and (trainer.at.best["step"], trainer.at.best["value"]) == (10, 2)
+
+
 @pytest.mark.parametrize("kill_at", [3, 9, 10, 11, 19])
 def test_a_resumed_run_tests_the_same_weights(tmp_path: Path, second_is_best: list[torch.Tensor], kill_at: int) -> None:
     cfg = toy_config(tmp_path, checkpoint_seconds=1e-9)
@@ -363,6 +376,19 @@ def test_a_resumed_run_tests_the_same_weights(tmp_path: Path, second_is_best: li
     assert run(cfg, tmp_path / "killed", task)[0] == "done"
     assert len(task.tested) == 1 and torch.equal(task.tested[0], second_is_best[1])
     assert numbers(tmp_path / "killed") == numbers(tmp_path / "whole")
+
+
+def test_a_task_that_selects_nothing_tests_its_last_weights(tmp_path: Path, second_is_best: list[torch.Tensor]) -> None:
+    class Last(TestedToy):
+        selects = False
+
+    task = Last()
+    assert run(toy_config(tmp_path), tmp_path / "run", task)[0] == "done"
+    (weights,) = task.tested
+    assert torch.equal(weights, second_is_best[3])
+    saved = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)
+    assert "selected" not in saved and torch.equal(saved["model"]["weight"], weights)
+    assert [row["step"] for row in numbers(tmp_path / "run") if row["split"] == "test"] == [20]
 
 
 def test_a_test_value_that_is_not_finite_ends_as_diverged(tmp_path: Path) -> None:

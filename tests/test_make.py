@@ -13,7 +13,9 @@ from experiments.tasks import TASKS
 from scripts import options
 from tests.commands import ROOT, TASK_NAMES, make, run
 
-TARGETS = "setup data reproduce sweep figures tables compare status estimate bench demo sample test lint clean".split()
+TARGETS = (
+    "setup data reproduce sweep figures tables compare status estimate bench demo sample check test lint clean"
+).split()
 
 
 def test_help_has_one_line_for_each_target_and_the_variables() -> None:

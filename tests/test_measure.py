@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from experiments.compose import compose_cells
 from experiments.tasks import TASKS
-from scripts import bench, measure, timing
+from scripts import bench, measure, readme_tables, timing
 from tests.commands import make
 
 CPU = torch.device("cpu")
@@ -88,6 +89,25 @@ def test_a_measurement_is_scaled_to_the_budget(monkeypatch: pytest.MonkeyPatch) 
     assert found["peak_mib"]["process"] > 50 and found["parameters"] > 0
 
 
+def test_the_readme_says_where_a_step_was_timed_on_other_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readme_tables, "PUBLISHED", tmp_path)
+    (tmp_path / "bench").mkdir()
+    parts = {"products": {"ms": 2.0}, "optimizer": {"ms": 1.0}}
+    norms = {"ln": {"ms_per_step": 4.0}}
+    data: list[dict[str, Any]] = [{}, {"kind": "mirror", "name": "MNIST"}, {"kind": "stand-in", "name": "scenes"}]
+    batches = [
+        {"batch_size": n, "threads": 1, "norms": norms, **parts} | ({"data": one} if one else {})
+        for n, one in enumerate(data)
+    ]
+    about = {"task": "pi_mnist", "device": "cpu", "hardware": {"cpu": "some CPU"}, "batches": batches}
+    (tmp_path / "bench" / "pi_mnist.json").write_text(json.dumps(about))
+    rows = [line.split(" | ") for line in readme_tables.benches().splitlines()[2:]]
+    assert [(row[1], row[2], row[3]) for row in rows[:3]] == [
+        ("0", "whole step, `ln`", "4.00"), ("0", "products alone", "2.00"), ("0", "optimizer alone", "1.00"),
+    ]  # fmt: skip
+    assert [row[4] for row in rows[::3]] == ["some CPU, cpu, 1 thread |"] * 2 + ["some CPU, cpu, 1 thread; on scenes |"]
+
+
 @pytest.mark.slow
 def test_bench_and_estimate_as_commands(results: Path) -> None:
     words = ["TASK=pi_mnist", "PROFILE=smoke", "NORM=none,ln", "BATCH=4", "JOBS=2", "DEVICE=cpu"]
@@ -100,6 +120,7 @@ def test_bench_and_estimate_as_commands(results: Path) -> None:
         assert len(row["all_ms"]) >= 5 and row["peak_mib"]["process"] > 50
         assert row["ms_per_step"] > 0 and row["examples_per_second"] == pytest.approx(4e3 / row["ms_per_step"])
     assert batch["products"]["ms"] > 0 and "products alone" in done.stdout
+    assert batch["data"]["kind"] in ("original", "mirror")
     assert "optimizer alone" in done.stdout
     assert 0 < batch["optimizer"]["ms"] < batch["norms"]["none"]["ms_per_step"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,34 @@ def test_no_tensor_of_captions_times_images_times_units() -> None:
     with Largest() as largest:
         order_violation(s, v).sum().backward()
     assert largest.most <= max(module.BLOCK["cpu"], 300 * 200) < 300 * 200 * 64 / 10
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_blocks_are_not_shared_out_between_threads(two_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that wait for one another at every block take minutes on a busy machine."""
+    seen: set[int] = set()
+
+    class Threads(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func in (torch.ops.aten.sub.out, torch.ops.aten.addcmul_.default):
+                seen.add(torch.get_num_threads())
+            return func(*args, **(kwargs or {}))
+
+    s, v = points(9, 4, 1).requires_grad_(), points(7, 4, 2)
+    with Threads():
+        order_violation(s, v).sum().backward()
+    assert seen == {1} and torch.get_num_threads() == 2
+    monkeypatch.setattr(torch.linalg, "vector_norm", None)
+    with pytest.raises(TypeError):
+        order_violation(s, v)
+    assert torch.get_num_threads() == 2, "also after an error"
 
 
 @pytest.mark.parametrize("margin", [0.05, 0.2])

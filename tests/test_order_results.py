@@ -15,6 +15,7 @@ from experiments import grid
 from experiments.analysis import compare, figures, groups, report, tables
 from experiments.analysis.collect import collect
 from experiments.analysis.groups import Group
+from scripts import readme_tables
 from scripts import tables as command
 
 PAPER = compare.load_paper("order_embeddings")
@@ -106,6 +107,18 @@ def test_later_than_the_baseline_is_the_opposite_direction(sources: None, tmp_pa
     assert row["ours"] == pytest.approx([1.5] * 3) and row["verdict"] == "opposite direction"
 
 
+def test_a_run_that_ends_at_its_best_is_named(sources: None, tmp_path: Path) -> None:
+    """Its time to the best is only known to be no shorter."""
+    rising = {"none": [150.0, 160.0, 170.0, 180.0], "ln": SUMS["ln"]}
+    rows = rows_of(group_of(tmp_path, sums=rising, none1="diverged"))
+    for key in ("oe_time_to_best", "oe_time_to_best_seconds"):
+        assert "may take longer: none seed 0, none seed 2" in rows[key]["reason"]
+    row = rows["oe_time_to_best"]
+    assert row["ours"] == [0.5, 0, 0.5]
+    assert readme_tables.verdict(row) == f"{row['verdict']} (best at the last evaluation: none seed 0, none seed 2)"
+    assert "longer" not in rows_of(group_of(tmp_path / "settled"))["oe_time_to_best"]["reason"]
+
+
 def test_a_diverged_run_takes_for_ever(sources: None, tmp_path: Path) -> None:
     row = rows_of(group_of(tmp_path, ln1="diverged", none2="diverged"))["oe_time_to_best"]
     assert row["ours"] == [pytest.approx(2 / 3), math.inf, 0.0] and row["verdict"] == "inconclusive"
@@ -145,6 +158,7 @@ def test_table_2_has_the_papers_rows_and_ours(sources: None, tmp_path: Path) -> 
     assert lines[2] == "| Sym | Vendrov et al. 2016 |  | 45.4 | – | 88.7 | 5.8 | 36.3 | – | 85.8 | 9.0 |"
     assert lines[5] == "| OE + LN | paper |  | 48.5 | 80.6 | 89.8 | 5.1 | 38.9 | 74.3 | 86.3 | 7.6 |"
     assert lines[6].startswith("| ours, baseline | profile paper, coco | 3 | 41.0 [40.0, 42.0] |")
+    assert lines[8].startswith("| ours, baseline | profile small, STAND-IN scenes | 2 | 41.0 [40.0, 42.0] |")
     assert lines[9].startswith("| ours, LN | profile small, STAND-IN scenes | 3 | 42.0 [-inf, 43.0] |")
     assert lines[9].endswith(" 43.0 [42.0, inf] |"), "a rank is bad when it is high"
     text = page.read_text()

@@ -13,16 +13,13 @@ import pytest
 import torch
 
 import experiments.tasks.order_embeddings as module
-from data import scenes as sc
-from data.captions import build_vocabulary, encode
-from data.fetch import DataError, Source
-from data.order_embeddings import OrderEmbeddingData, Split
 from experiments.loop import make_optimizer, training_step
 from experiments.rng import generator
 from experiments.schema import ConfigError
 from experiments.tasks.base import Demo, FinalTest
 from experiments.tasks.order_embeddings import OrderConfig, OrderEmbeddingsTask
 from models.norm import Norm
+from models.retrieval import Ranks
 
 TASK = OrderEmbeddingsTask()
 DEVICE = torch.device("cpu")
@@ -61,7 +58,7 @@ def small_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 BAD = [
     ({"units": 0}, "task.units=0 must be 1 or more"),
     ({"word_dim": -1}, "task.word_dim=-1 must be 1 or more"),
-    ({"fold_images": 0}, "task.fold_images=0 must be 1 or more"),
+    ({"fold_images": 1}, "task.fold_images=1 must be 2 or more"),
     ({"folds": 0}, "task.folds=0 must be 1 or more"),
     ({"energy": "cosine"}, "task.energy=cosine is unknown: use order or symmetric"),
     ({"selection": "caption"}, "task.selection=caption is unknown: use image or both"),
@@ -188,6 +185,26 @@ def test_folds_are_searched_apart_and_said_in_the_source() -> None:
 
 
 @torch.no_grad()
+def test_the_test_searches_each_fold_of_the_test_images_and_averages(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, int, int]] = []
+    perfect, poor = Ranks(np.zeros(10), np.zeros(2), 0.0), Ranks(np.full(10, 7), np.array([2, 11]), 0.0)
+
+    def fake(model: Any, data: Any, split: str, first: int, last: int, cfg: Any) -> Ranks:
+        asked.append((split, first, last))
+        return poor if first else perfect
+
+    monkeypatch.setattr(module, "search", fake)
+    cfg, data, model = ready(fold_images=1)
+    got = named(TASK.test(model, data, cfg, 0))
+    assert asked == [("test", 0, 1), ("test", 1, 2)]
+    assert (got["image_r1"], got["image_r5"], got["image_r10"], got["image_mean_rank"]) == (50, 50, 100, 4.5)
+    assert (got["caption_r1"], got["caption_r5"], got["caption_r10"], got["caption_mean_rank"]) == (50, 75, 75, 4.25)
+    asked.clear()
+    TASK.evaluate(model, data, config(fold_images=2), 0)
+    assert asked == [("val", 0, 1)], "the data was told of folds of one image"
+
+
+@torch.no_grad()
 def test_an_energy_that_is_not_finite_is_not_a_perfect_rank() -> None:
     cfg, data, model = ready()
     model.image_map.bias.fill_(math.nan)
@@ -213,7 +230,12 @@ def test_loss_is_the_contrastive_sum_and_training_lowers_it(norm: str) -> None:
     assert count == 5 and total.item() == loss.mean.item() and not total.requires_grad
     wide = TASK.loss(model, batch, config(norm, margin=0.2), generator(0, "noise", 0)).mean.item()
     assert wide > loss.mean.item() + 0.1, "a wider margin costs more"
-    assert TASK.loss(model, batch, config(norm, margin=0.05), generator(0, "x")).mean.item() == loss.mean.item()
+    for energy, margin in (("order", 0.05), ("symmetric", 0.2)):  # the authors'
+        usual, given = (
+            TASK.loss(model, batch, config(norm, energy=energy, margin=m), generator(0, "x")).mean.item()
+            for m in (None, margin)
+        )
+        assert usual == given
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
     for _ in range(40):
         optimizer.zero_grad()
@@ -234,64 +256,3 @@ def test_golden_losses(norm: str) -> None:
     optimizer = make_optimizer(model, cfg)
     losses = [training_step(TASK, model, optimizer, batch, cfg, generator(0, "noise", 0))[0] for _ in range(4)]
     assert (losses[0], losses[3]) == pytest.approx(GOLDEN[norm], abs=1e-3)
-
-
-def scenes() -> OrderEmbeddingData:
-    """A dozen generated scenes of each split, from noise instead of digits."""
-    random = np.random.RandomState(0)
-    ink, labels = random.randint(0, 256, (60, 784)).astype(np.uint8), np.arange(60) % 10
-    made = {split: sc.make_scenes(labels, 12, random) for split in ("train", "val", "test")}
-    captions = {split: [c for scene in s for c in sc.describe(scene, random)] for split, s in made.items()}
-    vocabulary, network = build_vocabulary(captions["train"]), sc.RandomFeatures()
-    splits = {
-        split: Split(
-            encode(captions[split], vocabulary),
-            network(np.stack([sc.paint(scene, ink) for scene in things])),
-            np.arange(12),
-            things,
-        )
-        for split, things in made.items()
-    }
-    return OrderEmbeddingData(splits, vocabulary, Source("stand-in", "scenes", "scenes", "0", "few"), True)
-
-
-@pytest.fixture
-def with_scenes(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = scenes()
-    monkeypatch.setattr(module, "load_order_embeddings", lambda dataset, features: made)
-    noise = np.random.RandomState(0).randint(0, 256, (60, 784)).astype(np.uint8)
-    monkeypatch.setattr(
-        module, "paint", lambda data, split, images: [sc.paint(data.splits[split].scenes[i], noise) for i in images]
-    )
-
-
-@torch.no_grad()
-def test_pictures_of_scenes(with_scenes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DISPLAY", "nonsense:99")
-    cfg, data, model = ready()
-    (path,) = TASK.plots(model, data, cfg, tmp_path, 0)
-    assert path.name == "retrieval.png" and path.read_bytes().startswith(b"\x89PNG")
-
-
-@torch.no_grad()
-def test_a_question_about_scenes(with_scenes: None, tmp_path: Path) -> None:
-    cfg, data, model = ready()
-    lines, (path,) = TASK.demo(model, data, cfg, "a red seven", tmp_path)
-    assert path.read_bytes().startswith(b"\x89PNG")
-    start = lines.index("closest test images, each with its third caption:")
-    known = {data.all.caption("test", c) for c in range(60)}
-    assert len(lines[1:start]) == 5 and all(line.strip() in known for line in lines[1:start])
-    found = [int(line.split()[0]) for line in lines[start + 1 :]]
-    s = model.sentences(*data.words(data.all.query("a red seven"), np.array([0])))
-    order = model.energy(s, model.images(data.image_features(data.all.splits["test"], np.arange(12))))[0].argsort()
-    assert found == order[:6].tolist()
-
-
-@torch.no_grad()
-def test_a_question_about_features_only(tmp_path: Path) -> None:
-    cfg, data, model = ready()
-    assert TASK.plots(model, data, cfg, tmp_path, 0) == []
-    lines, paths = TASK.demo(model, data, cfg, "the train 0", tmp_path)
-    assert paths == [] and "features only" in lines[-1] and sum("(0." in line for line in lines) == 2
-    with pytest.raises(DataError, match="query 'zebra': no word of it"):
-        TASK.demo(model, data, cfg, "zebra", tmp_path)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from experiments.analysis import seals
 from scripts import publish
 from tests.runfolders import cell, rows, write_run
 
@@ -35,7 +36,8 @@ def test_only_the_logs_of_finished_runs_are_copied(
     assert call(monkeypatch, *where) == 0
     copies = sorted((tmp_path / "out" / "draw").iterdir())
     assert [c.name for c in copies] == sorted([finished.name, diverged.name])
-    assert sorted(p.name for p in copies[0].iterdir()) == sorted(publish.FILES)
+    assert sorted(p.name for p in copies[0].iterdir()) == sorted([*publish.FILES, seals.FILE])
+    assert seals.broken(copies[0]) is None
     assert (copies[0] / "metrics.jsonl").read_bytes() == (finished / "metrics.jsonl").read_bytes()
     assert capsys.readouterr().out.startswith("2 runs published")
     assert call(monkeypatch, *where, "--profile", "paper") == 1

@@ -114,7 +114,7 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
     message, state = done.stdout.strip().splitlines()
     assert message.startswith(f"cannot write {tmp_path / 'run' / 'checkpoint.pt'}")
     assert "last good checkpoint" in message
-    assert state == "2 ['checkpoint.prev.pt', 'checkpoint.pt', 'config.yaml', 'lock', 'meta.json']"
+    assert state == "2 ['checkpoint.prev.pt', 'checkpoint.pt', 'config.yaml', 'lease', 'lock', 'meta.json']"
 
 
 def test_a_full_disk_fails_the_run_in_one_line(tmp_path: Path, cfg: Config, monkeypatch: pytest.MonkeyPatch) -> None:

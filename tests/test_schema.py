@@ -139,7 +139,7 @@ BAD = [
     (["task=draw", "experiment=null"], "experiment=null is unknown: use "),
     (["task=draw", "task.read=(1"], "task.read=(1 cannot be read: write key=value, and quote"),
     (["task=draw", "seed=1=2"], "mismatched input '=' expecting <EOF>: write key=value"),
-    (["task=draw", "hydra/launcher=foo"], "hydra/launcher=foo is unknown: use basic, joblib"),
+    (["task=draw", "hydra/launcher=foo"], "hydra/launcher=foo is unknown: use basic, joblib, ray_cluster, slurm"),
     (
         ["task=draw", "hydra.launcher.n_jobs=2"],
         "hydra.launcher.n_jobs needs a launcher that has it: add hydra/launcher=",

@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 import torch
 
+from experiments.cluster import cells_beside
 from experiments.machine import cores
 from experiments.runs import effective_state, read_json, read_metrics
-from experiments.train import report, side_by_side
+from experiments.train import report
 
 ROOT = Path(__file__).resolve().parent.parent
 CELL = ["task=pi_mnist", "profile=smoke", "device=cpu", "threads=1"]
@@ -230,7 +231,7 @@ def test_damaged_data_is_one_line_and_leaves_nothing(tmp_path: Path, monkeypatch
 
 
 def test_jobs_side_by_side() -> None:
-    assert [side_by_side(n) for n in (None, 0, 1, 3, -1)] == [1, 1, 1, 3, cores()]
+    assert [cells_beside({"n_jobs": n}) for n in (None, 0, 1, 3, -1)] == [1, 1, 1, 3, cores()]
 
 
 def test_hydras_own_flags_work(tmp_path: Path) -> None:

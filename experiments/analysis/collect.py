@@ -20,6 +20,7 @@ from typing import Any
 
 import pandas as pd
 
+from experiments.analysis import seals
 from experiments.metrics import read_log
 
 REPO = Path(__file__).resolve().parents[2]
@@ -95,16 +96,24 @@ class Run:
 
 @dataclass(frozen=True)
 class Collection:
-    """All usable runs, and what was left out: its folder and why."""
+    """All usable runs, and what was left out: its folder and why.
+
+    ``doubles`` are folders of one place that claim to be the same run: the one taken, the one left out.
+    """
 
     runs: list[Run]
     damaged: list[tuple[Path, str]] = field(default_factory=list)
+    doubles: list[tuple[Path, Path]] = field(default_factory=list)
 
     @property
     def warnings(self) -> list[str]:
         """One line for each folder left out."""
         remedy = "restore it, or delete the folder to have the run made again"
-        return [f"warning: {folder} left out: {why}; {remedy}" for folder, why in self.damaged]
+        lines = [f"warning: {folder} left out: {why}; {remedy}" for folder, why in self.damaged]
+        return lines + [
+            f"warning: {other} left out: it claims to be the same run as {taken}; delete one of the two"
+            for taken, other in self.doubles
+        ]
 
 
 def tidy(runs: Iterable[Run]) -> pd.DataFrame:
@@ -173,7 +182,10 @@ def _state(folder: Path, status: Mapping[str, Any], origin: str) -> str:
 
 
 def read_run(folder: Path, origin: str = "runs", configs: bool = True) -> Run:
-    """Reads one run folder. Raises ``Unreadable`` if any of its files is damaged; without ``configs``, not for that."""
+    """Reads one run folder. Raises ``Unreadable`` if any of its files is damaged; without ``configs``, not for that.
+
+    A published run's files are held against its checksums, if it has any.
+    """
     meta = _json(folder / "meta.json")
     status = _status(folder)
     try:
@@ -192,7 +204,9 @@ def read_run(folder: Path, origin: str = "runs", configs: bool = True) -> Run:
     for key, value in (("profile", run.profile), ("data label", run.label), ("task", run.task)):
         if not _SLUG.fullmatch(value):  # these become parts of output paths
             raise Unreadable(f"meta.json has the {key} {value!r}")
-    damage = log_damage(folder, run.state, status) or (config_damage(folder, run.config_sha, meta) if configs else None)
+    damage = seals.broken(folder) if origin == "published" else None
+    damage = damage or log_damage(folder, run.state, status)
+    damage = damage or (config_damage(folder, run.config_sha, meta) if configs else None)
     if damage:
         raise Unreadable(damage)
     return run
@@ -236,6 +250,7 @@ def collect(
     """
     found: dict[str, Run] = {}
     damaged: list[tuple[Path, str]] = []
+    doubles: list[tuple[Path, Path]] = []
     for origin, root in (("runs", runs), ("published", published)):
         for folder in sorted(root.glob(f"{task or '*'}/*")):
             if folder.name.startswith(".") or not any((folder / name).exists() for name in RUN_FILES):
@@ -248,7 +263,10 @@ def collect(
             if profile not in (None, run.profile):
                 continue
             rival = found.get(run.identity)
-            if rival is None or (rival.state not in FINISHED and run.state in FINISHED):
+            better = rival is None or (rival.state not in FINISHED and run.state in FINISHED)
+            if rival is not None and rival.origin == origin:
+                doubles.append((run.folder, rival.folder) if better else (rival.folder, run.folder))
+            if better:
                 found[run.identity] = run
     order = sorted(found.values(), key=lambda r: (r.task, r.profile, r.label, r.norm, r.batch_size, r.seed, r.run))
-    return Collection(order, damaged)
+    return Collection(order, damaged, doubles)

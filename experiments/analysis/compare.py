@@ -2,8 +2,9 @@
 
 A row's verdict is one of ``measures.VERDICTS``:
 
-- ``matches``: profile ``paper`` on real data, and within the tolerance (a printed number), or at least
-  ``CLAIM_SEEDS`` seeds that all go the paper's way (a claim without a number);
+- ``matches``: profile ``paper`` on real data, and every seed within the tolerance (a printed value), the median within
+  it and every seed in the paper's direction (a printed difference or speed), or at least ``CLAIM_SEEDS`` seeds that all
+  go the paper's way (a claim without a number);
 - ``same direction`` / ``opposite direction``: every seed agrees; all that a smaller profile or a stand-in can
   give;
 - ``inconclusive``: seeds disagree or tie, a number is undefined, or runs are missing;
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ class Measured:
         wanted: what the row needs, for the reason when it is missing.
         details: the numbers behind the values, by seed.
         tally: how often each of several rivals is beaten, for a claim of an order.
+        open_ended: norm and seed of the runs whose best value is their last, where that makes a time a lower bound.
     """
 
     values: dict[int, float]
@@ -53,6 +55,7 @@ class Measured:
     wanted: str
     details: dict[int, dict[str, float]]
     tally: str | None = None
+    open_ended: tuple[str, ...] = ()
 
 
 def load_paper(task: str, folder: Path = PAPER) -> dict[str, Any]:
@@ -84,6 +87,12 @@ def _seeds(group: Group, norm: str, batch: int | None) -> dict[int, Run]:
     return {
         run.seed: run for run in group.runs if run.norm == norm and run.batch_size == batch and run.state in FINISHED
     }
+
+
+def _never_logged(d: Mapping[str, Any], group: Group) -> bool:
+    """Whether runs are done, but none logged the row's metric, as where an evaluation set was not there."""
+    done = [run for run in group.runs if run.state == "done"]
+    return bool(done) and all(run.series(d["split"], d["metric"]).empty for run in done)
 
 
 def _shared(*sides: Mapping[int, Run]) -> list[int]:
@@ -173,21 +182,27 @@ def _measure(d: Mapping[str, Any], clock: str | None, others: Sequence[Mapping[s
         return Measured(values, signs, used, f"{d['baseline']} and {d['candidate']}", details)
     if d["kind"] == "time_to_best":
         base, cand = (_seeds(group, d[side], d["batch_size"]) for side in ("baseline", "candidate"))
-        seeds, details = _shared(base, cand), {}
+        seeds, details, open_ended = _shared(base, cand), {}, []
         for seed in seeds:
             for side, run in (("baseline", base[seed]), ("candidate", cand[seed])):
-                value, when = best(run.series(d["split"], d["metric"]), d["better"], clock or "step")
-                when = math.inf if run.state == "diverged" else when
+                series = run.series(d["split"], d["metric"])
+                value, when = best(series, d["better"], clock or "step")
+                if run.state == "diverged":
+                    when = math.inf
+                elif when == series[clock or "step"].max():
+                    open_ended.append(f"{run.norm} seed {seed}")
                 details.setdefault(seed, {}).update({side: when, f"{side}_best": value})
         values = {seed: speedup(x["candidate"], x["baseline"]) for seed, x in details.items()}
         used = [side[seed] for seed in seeds for side in (base, cand)]
         signs = [1 - value for value in values.values()]
-        return Measured(values, signs, used, f"{d['baseline']} and {d['candidate']}", details)
+        wanted = f"{d['baseline']} and {d['candidate']}"
+        return Measured(values, signs, used, wanted, details, open_ended=tuple(sorted(open_ended)))
     raise ValueError(f"configs/paper: row {d['id']} has the unknown kind {d['kind']!r}")
 
 
 def _row(d: Mapping[str, Any], clock: str | None, others: Sequence[Mapping[str, Any]], group: Group) -> Row:
-    measured = _measure(d, clock, others, group)
+    absent = _never_logged(d, group)
+    measured = _measure(d, clock, others, replace(group, found=[]) if absent else group)
     batch = (d["batch_size"] or group.batch_size) if "batch_size" in d else [d["from_batch"], d["to_batch"]]
     seeds = sorted(measured.values)
     values = [measured.values[seed] for seed in seeds]
@@ -201,9 +216,10 @@ def _row(d: Mapping[str, Any], clock: str | None, others: Sequence[Mapping[str, 
             steps.append(step)
         changed.append(differs)
     known = None if None in changed or not changed else any(changed)
+    renewal = renew([run for run, differs in zip(measured.runs, changed, strict=True) if differs], group)
     repeated = min(steps) if steps and known is False else None
     if known:
-        reasons.append("model or task code changed since these runs")
+        reasons.append(f"model or task code changed since these runs; to renew them: {renewal}")
     elif repeated is not None:
         reasons.append(f"model or task code changed since, {verified.said(repeated)}")
     commits = sorted({run.commit[:12] + "+dirty" * run.dirty for run in measured.runs})
@@ -234,9 +250,20 @@ def _row(d: Mapping[str, Any], clock: str | None, others: Sequence[Mapping[str, 
         "commit": ", ".join(commits) or None,
         "code_changed": known,
         "repeated_steps": repeated,
+        "renew": renewal if known else None,
+        "open_ended": list(measured.open_ended),
         "verdict": verdict,
         "reason": "; ".join(reasons),
     }
+
+
+def renew(stale: Sequence[Run], group: Group) -> str:
+    """What to do to have runs made anew with the present code: one's own are in the way of new ones."""
+    norms = sorted({run.norm for run in stale} - {cell.norm for cell in group.own})
+    more = f" NORM={','.join(norms)}" if norms else ""
+    command = f"make reproduce TASK={group.task} PROFILE={group.profile}{more}"
+    own = sorted({run.run for run in stale if run.origin == "runs"})
+    return f"delete runs/{group.task}/{{{','.join(own)}}} of the results folder, then {command}" if own else command
 
 
 def _verdict(
@@ -251,6 +278,8 @@ def _verdict(
         else f"profile {group.profile} gives a direction only"
     )  # fmt: skip
     remarks = _remarks(d, clock, measured, group)
+    if n == 0 and _never_logged(d, group):
+        return "inconclusive", [f"{d['split']} {d['metric']} was not logged: what it is measured on was not there"]
     if n == 0:
         return "inconclusive", [f"no finished run of {measured.wanted} with a shared seed", *remarks]
     if paper is None and not claim:
@@ -279,7 +308,12 @@ def _verdict(
     close = within(middle, paper, d["tolerance"])
     where = "within" if close else "not within"
     reasons.append(f"median {where} {d['tolerance']:g} of the printed {paper:g} ({d['why']})")
-    if close and (d["kind"] == "value" or direction == "same direction"):
+    if close and d["kind"] == "value":
+        near = sum(within(value, paper, d["tolerance"]) for value in measured.values.values())
+        if near == n:
+            return "matches", [*reasons, *remarks]
+        return "inconclusive", [*reasons, f"but only {near} of {n} seeds are", *remarks]
+    if close and direction == "same direction":
         return "matches", [*reasons, *remarks]
     return direction, [*reasons, *remarks]
 
@@ -308,6 +342,14 @@ def _remarks(d: Mapping[str, Any], clock: str | None, measured: Measured, group:
             for side in ("baseline", "candidate")
         ]
         remarks.append(f"{own[0]}, {own[1]} {unit}")
+    if measured.open_ended:
+        remarks.append(
+            f"best at the last evaluation, so that a longer run may take longer: {', '.join(measured.open_ended)}"
+        )
+    silent = sorted({f"{run.norm} batch {run.batch_size} seed {run.seed}" for run in measured.runs
+                     if run.state != "diverged" and run.series(d["split"], d["metric"]).empty})  # fmt: skip
+    if silent:
+        remarks.append(f"{d['split']} {d['metric']} was not logged by {', '.join(silent)}")
     diverged = sorted({f"{run.norm} batch {run.batch_size} seed {run.seed}" for run in measured.runs
                        if run.state == "diverged"})  # fmt: skip
     if diverged:

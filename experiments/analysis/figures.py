@@ -8,6 +8,7 @@ the task's ``Metric`` says which way is better.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -84,13 +85,20 @@ def aggregate(runs: Sequence[tuple[str, pd.DataFrame]], x: str, better: str = "l
 def _panels(figure: Mapping[str, Any], group: Group) -> list[dict[str, Any]]:
     """The figure's panels, and its first batch size's again for each batch size that no panel shows.
 
-    A panel without a batch size shows the experiment's own: runs of two batch sizes are not seeds of one another.
+    A panel without a batch size shows the experiment's own: runs of two batch sizes are not seeds of one another. Where
+    no run has a panel's metric but some have that of its ``stand_in``, the stand-in is shown. ``printed`` is the value
+    to draw a line at, if the figure names a norm as its ``reference`` and the paper prints that norm's value.
     """
     axis = {"x": "epoch", "xlabel": None, "xunit": 1, "xscale": "linear"}
     axis = {key: figure.get(key, usual) for key, usual in axis.items()}
-    panels = [
-        {**axis, **panel, "batch_size": panel.get("batch_size") or group.batch_size} for panel in figure["panels"]
-    ]
+    printed = printed_values(group.task, figure["reference"]) if "reference" in figure else {}
+    panels = []
+    for panel in figure["panels"]:
+        other = {**panel, **panel.get("stand_in", {})}
+        if not _logged(group, panel) and _logged(group, other):
+            panel = other
+        own = {"batch_size": panel.get("batch_size") or group.batch_size, "reference": figure.get("reference")}
+        panels.append({**axis, **panel, **own, "printed": printed.get(panel["metric"])})
     shown = {panel["batch_size"] for panel in panels}
     more = sorted({run.batch_size for run in group.runs} - shown, reverse=True)
     if more and len(shown) == 1:  # now there is something to tell apart
@@ -99,6 +107,18 @@ def _panels(figure: Mapping[str, Any], group: Group) -> list[dict[str, Any]]:
     return panels + [
         {**panel, "batch_size": batch_size, "title": f"batch {batch_size}"} for batch_size in more for panel in first
     ]
+
+
+def printed_values(task: str, norm: str) -> dict[str, float]:
+    """What the paper prints of a norm, by metric: the ``value`` rows of ``configs/paper``."""
+    from experiments.analysis.compare import load_paper
+
+    rows = [row for row in load_paper(task)["rows"] if row["kind"] == "value" and row["norm"] == norm]
+    return {row["metric"]: row["paper"] for row in rows if row["paper"] is not None}
+
+
+def _logged(group: Group, panel: Mapping[str, Any]) -> bool:
+    return any(not run.series(panel["split"], panel["metric"]).empty for run in group.runs)
 
 
 def _panel_runs(panel: Mapping[str, Any], group: Group) -> dict[str, list[tuple[Run, pd.DataFrame]]]:
@@ -135,7 +155,11 @@ def _draw_panel(ax: Axes, panel: Mapping[str, Any], group: Group) -> tuple[list[
         ax.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
     if not by_norm:
         ax.set_title(panel.get("title", ""))
-        ax.text(0.5, 0.5, "no runs yet", transform=ax.transAxes, ha="center", va="center", color="0.5")
+        begun = any(run.batch_size == panel["batch_size"] and not run.metrics.empty for run in group.runs)
+        why: dict[str, Any] = {"s": "no runs yet"}
+        if begun and "missing" in panel:
+            why = {"s": textwrap.fill(panel["missing"], 40), "fontsize": 8}
+        ax.text(0.5, 0.5, transform=ax.transAxes, ha="center", va="center", color="0.5", **why)
         ax.set(xticks=[], yticks=[])
         return bands, remarks
     for norm, runs in by_norm.items():
@@ -161,8 +185,15 @@ def _draw_panel(ax: Axes, panel: Mapping[str, Any], group: Group) -> tuple[list[
             at = f"{panel['x']} {middle[x].iloc[-1] * panel['xunit']:.3g}" if len(middle) else None
             where = at or "the start: no common step"
             remarks.append(f"{look.name}: seeds of unequal length, median cut at {where}")
+    if (printed := panel["printed"]) is not None:
+        label = f"paper, {style.look(panel['reference']).name}: {printed:g}"
+        ax.axhline(printed, color="0.5", ls=(0, (2, 2)), lw=1.1, zorder=1, label=label)
     style.legend_above(ax, panel.get("title", ""))
-    return bands, remarks + _cut(ax, panel, by_norm, bands, x, better_of(group.task, panel["metric"]))
+    remarks += _cut(ax, panel, by_norm, bands, x, better_of(group.task, panel["metric"]))
+    if printed is not None:  # in view whatever was cut
+        low, high = ax.get_ylim()
+        ax.set_ylim(min(low, printed - 0.03 * (high - printed)), max(high, printed + 0.03 * (printed - low)))
+    return bands, remarks
 
 
 def _cut(

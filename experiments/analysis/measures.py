@@ -84,11 +84,14 @@ def race(
 ) -> Race:
     """Time-to-target of ``candidate``: the target is the best value of ``baseline``.
 
-    A diverged run counts as infinitely slow, whatever it reached before. Times are read at evaluations, so
+    A diverged run counts as infinitely slow, whatever it reached before; one that did not log the metric leaves
+    its time undefined. Times are read at evaluations, so
     they are exact up to one evaluation interval.
     """
     target, base_time = best(baseline, better, clock)
     cand_time = INF if math.isnan(target) else time_to(candidate, target, better, clock)
+    if candidate.empty:  # never asked is not never reached
+        cand_time = math.nan
     base_time = INF if baseline_state == "diverged" else base_time
     cand_time = INF if candidate_state == "diverged" else cand_time
     return Race(target, base_time, cand_time, speedup(base_time, cand_time))

@@ -11,24 +11,24 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from data.downstream import Downstream, available, load_downstream
-from experiments.evaluations import classification, relatedness
 from experiments.evaluations.encoding import Encoder, EvaluationError
-from experiments.tasks.base import Metric
 
 __all__ = ["METRICS", "PROTOCOLS", "Downstream", "Encoder", "EvaluationError", "Score", "available", "load_downstream",
            "metrics_of", "run"]  # fmt: skip
 
 PROTOCOLS = ("paper", "fast")
+# Metric -> unit, which way is better, and what it is: the fields of ``experiments.tasks.base.Metric``, which comes with
+# the tasks and so cannot be imported here.
 METRICS = {
-    "sick_r": Metric("correlation", "higher", "Pearson correlation with the scores of SICK's test pairs"),
-    "sick_rho": Metric("correlation", "higher", "Spearman correlation with the scores of SICK's test pairs"),
-    "sick_mse": Metric("squared points", "lower", "mean squared error on the scores (1 to 5) of SICK's test pairs"),
-    "mr": Metric("%", "higher", "accuracy on MR, movie reviews"),
-    "cr": Metric("%", "higher", "accuracy on CR, customer reviews"),
-    "subj": Metric("%", "higher", "accuracy on SUBJ, subjective or objective"),
-    "mpqa": Metric("%", "higher", "accuracy on MPQA, polarity of opinions"),
-    "vader_movies": Metric("%", "higher", "accuracy on rated movie reviews, where MR is not here"),
-    "vader_products": Metric("%", "higher", "accuracy on rated product reviews, where CR is not here"),
+    "sick_r": ("correlation", "higher", "Pearson correlation with the scores of SICK's test pairs"),
+    "sick_rho": ("correlation", "higher", "Spearman correlation with the scores of SICK's test pairs"),
+    "sick_mse": ("squared points", "lower", "mean squared error on the scores (1 to 5) of SICK's test pairs"),
+    "mr": ("percent", "higher", "accuracy on MR, movie reviews"),
+    "cr": ("percent", "higher", "accuracy on CR, customer reviews"),
+    "subj": ("percent", "higher", "accuracy on SUBJ, subjective or objective"),
+    "mpqa": ("percent", "higher", "accuracy on MPQA, polarity of opinions"),
+    "vader_movies": ("percent", "higher", "accuracy on rated movie reviews, where MR is not here"),
+    "vader_products": ("percent", "higher", "accuracy on rated product reviews, where CR is not here"),
 }
 
 
@@ -60,6 +60,8 @@ def run(sets: Downstream, encode: Encoder, protocol: str = "paper", seed: int = 
     """
     if protocol not in PROTOCOLS:
         raise ValueError(f"protocol={protocol} must be {' or '.join(PROTOCOLS)}")
+    from experiments.evaluations import classification, relatedness  # here: scikit-learn would slow every start
+
     found: dict[str, float] = {}
     if sets.sick is not None:
         found |= relatedness.evaluate(sets.sick, encode, protocol, seed)._asdict()

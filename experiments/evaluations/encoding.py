@@ -10,13 +10,15 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from experiments.runs import RunError
+
 log = logging.getLogger("suite")
 
 # Sentences as they stand in their file -> their vectors (N, D), finite, float32, those of equal sentences equal.
 Encoder = Callable[[Sequence[str]], np.ndarray]
 
 
-class EvaluationError(RuntimeError):
+class EvaluationError(RunError):
     """The vectors of an encoder cannot be evaluated; one line saying on which set and why."""
 
 

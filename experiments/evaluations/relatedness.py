@@ -68,7 +68,8 @@ def evaluate(sick: Sick, encode: Encoder, protocol: str, seed: int) -> Relatedne
 
 def pair_features(first_ND: np.ndarray, second_ND: np.ndarray) -> np.ndarray:
     """|u - v| and u * v, ``(N, 2 D)``."""
-    return np.concatenate([np.abs(first_ND - second_ND), first_ND * second_ND], axis=1)
+    with np.errstate(over="ignore", invalid="ignore"):  # told by ``correlation``
+        return np.concatenate([np.abs(first_ND - second_ND), first_ND * second_ND], axis=1)
 
 
 def soft_targets(score_N: np.ndarray) -> np.ndarray:

@@ -8,10 +8,12 @@ from experiments.tasks.draw import DrawTask
 from experiments.tasks.handwriting import HandwritingTask
 from experiments.tasks.order_embeddings import OrderEmbeddingsTask
 from experiments.tasks.pi_mnist import PiMnistTask
+from experiments.tasks.skip_thoughts import SkipThoughtsTask
 
 _ALL: tuple[Task, ...] = (
     OrderEmbeddingsTask(),
     AttentiveReaderTask(),
+    SkipThoughtsTask(),
     DrawTask(),
     HandwritingTask(),
     PiMnistTask(),

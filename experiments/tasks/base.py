@@ -129,7 +129,8 @@ class Task(Protocol):
 class FinalTest(Protocol):
     """What a task has beside ``Task`` if the test set is for the selected weights only, once, at the end of a run.
 
-    Selected are the weights at the first evaluation that had the best value of ``select``.
+    Selected are the weights at the first evaluation that had the best value of ``select``; of a task that says
+    ``selects = False``, the last ones.
     """
 
     def test(self, model: nn.Module, data: Any, cfg: Any, seed: int) -> list[Value]:
