@@ -5,6 +5,7 @@ Shapes: T words of a passage (or query), B batch, V vocabulary, K likeliest word
 
 from __future__ import annotations
 
+import logging
 import re
 import textwrap
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from models.attentive_reader import AttentiveReader
 
 COLUMNS = 96  # characters in a line
 CANDIDATES = 5
+MOST_WORDS = 100  # of a query
+log = logging.getLogger("suite")
 
 
 @dataclass(frozen=True)
@@ -71,11 +74,14 @@ def parse_query(query: str, questions: int) -> tuple[int, list[str] | None]:
     found = re.fullmatch(r"\s*(?:(\d+)\s*(?::|$))?\s*(.*?)\s*", query, re.DOTALL)
     assert found is not None, "any text fits"
     number, words = int(found[1] or 0), found[2].split()
+    shown = textwrap.shorten(query, 60, placeholder=" …")
+    if len(words) > MOST_WORDS:
+        raise DataError(f"QUERY has {len(words)} words; ask in at most {MOST_WORDS}")
     if number >= questions:
-        raise DataError(f"QUERY={query}: there is no validation question {number}; use 0 to {questions - 1}")
+        raise DataError(f"QUERY={shown}: there is no validation question {number}; use 0 to {questions - 1}")
     if words and PLACEHOLDER not in words or not (words or found[1]):
         raise DataError(
-            f"QUERY={query}: give the number of a validation question, such as 12, or words with {PLACEHOLDER} about "
+            f"QUERY={shown}: give the number of a validation question, such as 12, or words with {PLACEHOLDER} about "
             f'its passage, such as "12: {PLACEHOLDER} was there"'
         )
     return number, words or None
@@ -124,7 +130,12 @@ def _put(
     known = {word: FIRST_WORD + n for n, word in enumerate(data.all.vocabulary)}
     ids = [known.get(word, known.get(word.lower(), UNKNOWN)) for word in words]
     if all(number == UNKNOWN or word == PLACEHOLDER for number, word in zip(ids, words, strict=True)):
-        raise DataError(f"QUERY={' '.join(words)}: no word of it is in the vocabulary of {data.source.name}")
+        shown, some = textwrap.shorten(" ".join(words), 60, placeholder=" …"), [w for w in known if w.isalnum()][:12]
+        raise DataError(
+            f"QUERY={shown}: no word of it is among the {len(known):,} known ones ({', '.join(some)} …); use those"
+        )
+    if strange := [word for number, word in zip(ids, words, strict=True) if number == UNKNOWN]:
+        log.warning("not known, so they count as any unknown word: %s", ", ".join(dict.fromkeys(strange)))
     query_TB = np.pad(query_TB, ((0, max(0, len(ids) - len(query_TB))), (0, 0)), constant_values=PAD)
     query_TB[:, b] = PAD
     query_TB[: len(ids), b] = ids

@@ -318,6 +318,7 @@ def test_what_may_be_asked(query: str, meant: Any) -> None:
     [("11", "QUERY=11: there is no validation question 11; use 0 to 10"),
      ("99: @placeholder", "there is no validation question 99"),
      ("who met", "QUERY=who met: give the number of a validation question, such as 12, or words with @placeholder"),
+     ("@placeholder " * 101, "QUERY has 101 words; ask in at most 100"),
      ("", "give the number"), ("-1", "give the number"), ("3: who", "give the number")],
 )  # fmt: skip
 def test_what_may_not(query: str, message: str) -> None:
@@ -344,17 +345,20 @@ def test_a_reading_is_that_of_its_evaluation_batch(norm: str) -> None:
 
 
 @torch.no_grad()
-def test_ones_own_query_is_read_in_the_place_of_the_passages(tmp_path: Path) -> None:
+def test_ones_own_query_is_read_in_the_place_of_the_passages(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     cfg, data, model = ready("bn_everywhere")
     own = [data.all.word(w) for w in data.all.splits["valid"].padded([5])[2][:, 0]]
     theirs, same, other = (read(model, data, 5, 4, words) for words in (None, own, ["who", "met", "@placeholder", "."]))
     np.testing.assert_allclose(theirs.weights, same.weights, rtol=1e-6)
     assert other.best != theirs.best and other.answer is None and other.query == ["who", "met", "@placeholder", "."]
     lines, (path,) = TASK.demo(model, data, cfg, "5: Who MET @placeholder nobody", tmp_path)
+    assert "not known, so they count as any unknown word: nobody" in caplog.text
     assert lines[0] == "about the passage of validation question 5:" and "answer: not known" in lines
     assert path == tmp_path / "demo_attentive_reader.png" and path.read_bytes().startswith(b"\x89PNG")
     assert any("the last word is not read: " in line and line.endswith("nobody)") for line in lines)
-    with pytest.raises(DataError, match="QUERY=zebra @placeholder: no word of it is in the vocabulary of mine"):
+    with pytest.raises(
+        DataError, match=r"QUERY=zebra @placeholder: no word of it is among the 10 known ones \(the, saw"
+    ):
         TASK.demo(model, data, cfg, "zebra @placeholder", tmp_path)
 
 
