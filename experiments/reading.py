@@ -5,10 +5,9 @@ Shapes: T words of a passage (or query), B batch, V vocabulary, K likeliest word
 
 from __future__ import annotations
 
-import logging
 import re
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,6 @@ from models.attentive_reader import AttentiveReader
 COLUMNS = 96  # characters in a line
 CANDIDATES = 5
 MOST_WORDS = 100  # of a query
-log = logging.getLogger("suite")
 
 
 @dataclass(frozen=True)
@@ -36,6 +34,7 @@ class Reading:
         weights: attention to the passage's words, and 0 for padding, if there is some.
         answer: the right word; None if nobody knows it.
         best: the likeliest words and their probabilities.
+        strange: words of the query that the model does not know.
     """
 
     title: str
@@ -46,6 +45,7 @@ class Reading:
     weights: np.ndarray
     answer: str | None
     best: list[tuple[str, float]]
+    strange: list[str] = field(default_factory=list)
 
 
 def describe(reading: Reading) -> list[str]:
@@ -55,7 +55,8 @@ def describe(reading: Reading) -> list[str]:
     return [
         f"{reading.title}:",
         *textwrap.wrap(" ".join(reading.passage), COLUMNS, initial_indent="  ", subsequent_indent="  "),
-        f"query:  {' '.join(reading.query)}" + unread(reading),
+        f"query:  {' '.join(reading.query)}" + _unread(reading),
+        *[f"not known, so they count as any unknown word: {', '.join(reading.strange)}"] * bool(reading.strange),
         f"answer: {reading.answer or 'not known'}",
         "likeliest words:",
         *(f"  {word} {p:.3f}" + "  (right)" * (word == reading.answer) for word, p in reading.best),
@@ -63,10 +64,10 @@ def describe(reading: Reading) -> list[str]:
     ]
 
 
-def unread(reading: Reading) -> str:
-    left = [words[-1] for words, read in ((reading.passage, reading.read), (reading.query, reading.query_read))
-              if read < len(words)]  # fmt: skip
-    return f"  (the last word is not read: {', '.join(left)})" if left else ""
+def _unread(reading: Reading) -> str:
+    texts = (("passage", reading.passage, reading.read), ("query", reading.query, reading.query_read))
+    left = [f"the {name}'s last word, {words[-1]}" for name, words, read in texts if read < len(words)]
+    return f"  (not read: {' and '.join(left)})" if left else ""
 
 
 def parse_query(query: str, questions: int) -> tuple[int, list[str] | None]:
@@ -120,6 +121,9 @@ def read(model: nn.Module, data: Any, number: int, size: int, words: list[str] |
         weights=answer.weight_TB[:, b].double().cpu().numpy(),
         answer=None if words is not None else data.all.word(int(answers_B[b])),
         best=[(data.all.word(word), p) for word, p in zip(best_K.tolist(), p_K.tolist(), strict=True)],
+        strange=[] if words is None else [
+            word for word, number in zip(words, query_TB[:, b], strict=False) if number == UNKNOWN
+        ],
     )  # fmt: skip
 
 
@@ -134,8 +138,6 @@ def _put(
         raise DataError(
             f"QUERY={shown}: no word of it is among the {len(known):,} known ones ({', '.join(some)} …); use those"
         )
-    if strange := [word for number, word in zip(ids, words, strict=True) if number == UNKNOWN]:
-        log.warning("not known, so they count as any unknown word: %s", ", ".join(dict.fromkeys(strange)))
     query_TB = np.pad(query_TB, ((0, max(0, len(ids) - len(query_TB))), (0, 0)), constant_values=PAD)
     query_TB[:, b] = PAD
     query_TB[: len(ids), b] = ids
