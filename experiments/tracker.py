@@ -19,12 +19,14 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import SplitResult, urlsplit
 
+from experiments import mirror
 from experiments.runs import write_atomic
 
 log = logging.getLogger("suite")
 log.addHandler(logging.NullHandler())
 
 OFFLINE = "logging offline; upload later with: wandb sync results/wandb/offline-run-*"
+CLOUD = "api.wandb.ai"
 CONNECT_SECONDS = 5.0
 INIT_SECONDS = 30.0
 FINISH_SECONDS = 60.0
@@ -83,11 +85,8 @@ class WandbTracker(Tracker):
         by_step: dict[int, dict[str, Any]] = {}
         for row in rows:
             if row["step"] > self.sent_before:
-                line = by_step.setdefault(
-                    row["step"], {key: row[key] for key in ("step", "examples", "epoch", "train_seconds")}
-                )
-                value = row["value"]
-                line[f"{row['split']}/{row['metric']}"] = float("nan") if value is None else value
+                line = by_step.setdefault(row["step"], {key: row[key] for key in mirror.OF_A_STEP})
+                line.update(mirror.line(row))
         for step, line in sorted(by_step.items()):
             self._guard("log", partial(self._send, line))
             self.sent_step = max(self.sent_step, step)
@@ -99,7 +98,11 @@ class WandbTracker(Tracker):
         self._guard("log a figure", lambda: self._figure(path))
 
     def finish(self, exit_code: int) -> None:
-        """Ends the wandb run, so that the next cell of a multirun gets its own."""
+        """Ends the wandb run, so that the next cell of a multirun gets its own.
+
+        What ``experiments.mirror`` needs to make the run folder again goes into its summary.
+        """
+        self._guard("finish", self._last_words)
         self._guard("finish", lambda: self.run.finish(exit_code=exit_code))
         self.run = None
 
@@ -131,7 +134,7 @@ class WandbTracker(Tracker):
         except Exception as error:
             if mode == "offline":
                 raise
-            self._warn(f"wandb: no connection ({_one_line(error)}), {OFFLINE}")
+            self._warn(f"wandb: no connection ({brief(error)}), {OFFLINE}")
             # The service may still hold the id it failed with.
             self.id = arguments["id"] = _new_id()
             arguments["resume"] = None
@@ -151,10 +154,10 @@ class WandbTracker(Tracker):
         """Online only with a key: without one wandb would ask for it, or fail."""
         if wanted == "offline":
             return "offline"
-        if not _has_key():
+        if not has_key():
             self._warn(f"wandb: no API key (WANDB_API_KEY or wandb login), {OFFLINE}")
-        elif not _reachable():
-            self._warn(f"wandb: {_server().geturl()} is out of reach, {OFFLINE}")
+        elif not reachable():
+            self._warn(f"wandb: {server().geturl()} is out of reach, {OFFLINE}")
         else:
             return "online"
         return "offline"
@@ -167,6 +170,10 @@ class WandbTracker(Tracker):
 
         if path.suffix == ".png":
             self.run.log({f"figure/{path.stem}": wandb.Image(str(path)), "step": max(self.sent_step, 0)})
+
+    def _last_words(self) -> None:
+        if found := mirror.summary(self.state_path.parent):
+            self.run.summary.update(found)
 
     def _recall(self) -> None:
         """Continues the run of this folder; its id is random: others may run the same cell in one project."""
@@ -189,7 +196,7 @@ class WandbTracker(Tracker):
         except Exception as error:
             run, self.run = self.run, None
             missing = isinstance(error, ImportError)
-            reason = "the package is not installed" if missing else f"could not {what} ({_one_line(error)})"
+            reason = "the package is not installed" if missing else f"could not {what} ({brief(error)})"
             self._warn(f"wandb: {reason}; training goes on, metrics are in {self.state_path.parent}")
             if run is not None and what != "finish":
                 try:
@@ -207,39 +214,44 @@ def _new_id() -> str:
     return uuid.uuid4().hex[:12]
 
 
-def _server() -> SplitResult:
-    return urlsplit(os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai")
+def server() -> SplitResult:
+    """The server that wandb would talk to; its default has another name now and then."""
+    import wandb
+
+    return urlsplit(str(os.environ.get("WANDB_BASE_URL") or getattr(wandb.Settings(), "base_url", f"https://{CLOUD}")))
 
 
-def _reachable() -> bool:
+def reachable() -> bool:
     """Asks for a connection only, since wandb itself would try for INIT_SECONDS at every cell of a sweep."""
     if any(name.lower() in ("http_proxy", "https_proxy", "all_proxy") for name in os.environ):
         return True  # wandb goes through the proxy; a direct connection says nothing
-    server = _server()
+    here = server()
     try:
-        port = server.port or (80 if server.scheme == "http" else 443)
-        with socket.create_connection((server.hostname or "", port), timeout=CONNECT_SECONDS):
+        port = here.port or (80 if here.scheme == "http" else 443)
+        with socket.create_connection((here.hostname or "", port), timeout=CONNECT_SECONDS):
             return True
     except (OSError, ValueError):
         return False
 
 
-def _has_key() -> bool:
+def has_key() -> bool:
     """Whether wandb would find an API key: in the environment or in the netrc file of ``wandb login``."""
     if os.environ.get("WANDB_API_KEY"):
         return True
-    host = _server().hostname or ""
+    here = server()
+    # An older login is under the name that the default server had.
+    hosts = {here.netloc, here.hostname or "", *([] if os.environ.get("WANDB_BASE_URL") else [CLOUD])}
     candidates = [os.environ["NETRC"]] if "NETRC" in os.environ else ["~/.netrc", "~/_netrc"]
     for candidate in candidates:
         path = Path(candidate).expanduser()
         try:
-            if path.is_file() and netrc.netrc(str(path)).authenticators(host):
+            if path.is_file() and any(map(netrc.netrc(str(path)).authenticators, hosts)):
                 return True
         except (OSError, netrc.NetrcParseError):
             continue
     return False
 
 
-def _one_line(error: BaseException) -> str:
+def brief(error: BaseException) -> str:
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__

@@ -6,7 +6,6 @@ longest of several such; NORM, SEEDS and PROFILE choose another. Prints the answ
 
 from __future__ import annotations
 
-import textwrap
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,8 +25,6 @@ from experiments.schema import Config, ConfigError, load_saved
 from experiments.tasks import TASKS
 from experiments.tasks.base import Data, Demo
 from scripts.options import Options, from_command_line
-
-WIDTH = 110  # characters of a question on one line of a picture
 
 
 def choose(options: Options) -> Run:
@@ -108,9 +105,8 @@ def main() -> int:
     folder = results_dir() / "demo"
     folder.mkdir(parents=True, exist_ok=True)
     print(f"{run.run} ({run.data['name']})")
-    query = textwrap.fill(options.query, WIDTH)
     with torch.no_grad(), plain_text():
-        lines, paths = task.demo(model, data, cfg, query, folder)
+        lines, paths = task.demo(model, data, cfg, options.query, folder)
     print(*lines, *map(short_path, paths), sep="\n")
     return 0
 

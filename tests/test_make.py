@@ -13,7 +13,9 @@ from experiments.tasks import TASKS
 from scripts import options
 from tests.commands import ROOT, TASK_NAMES, make, run
 
-TARGETS = "setup data reproduce sweep figures tables compare status estimate bench demo sample check test lint clean".split()
+TARGETS = (
+    "setup data reproduce sweep figures tables compare status estimate bench demo sample check test lint clean"
+).split()
 
 
 def test_help_has_one_line_for_each_target_and_the_variables() -> None:
@@ -143,8 +145,8 @@ def fake_python(path: Path, version: str, pip: str) -> Path:
     return path
 
 
-def setup(python: Path, venv: Path) -> tuple[int, str]:
-    done = make("setup", f"PYTHON={python}", f"VENV={venv}", "NO_SETUP=")
+def setup(python: Path, venv: Path, *words: str) -> tuple[int, str]:
+    done = make("setup", f"PYTHON={python}", f"VENV={venv}", "NO_SETUP=", *words)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -175,8 +177,26 @@ def test_a_failed_installation_is_taken_up_again(tmp_path: Path) -> None:
     assert setup(python, venv)[0] == 0 and (tmp_path / "tried").exists(), "one without a python is made again"
 
 
+def test_ray_is_installed_when_it_is_first_asked_for(tmp_path: Path) -> None:
+    python, venv, tried = tmp_path / "python3", tmp_path / "venv", tmp_path / "tried"
+    fake_python(python, "3.12.1", f'echo "$*" >> {tried}')
+    assert setup(python, venv)[0] == 0 and "ray" not in tried.read_text()
+    code, text = setup(python, venv, "LAUNCHER=ray")
+    assert code == 0 and "installing Ray" in text and (venv / ".installed-ray").exists()
+    assert tried.read_text().splitlines()[-1].endswith("--no-deps -r requirements-ray.txt")
+    before = tried.read_text()
+    assert setup(python, venv, "LAUNCHER=ray")[0] == 0 and tried.read_text() == before, "once"
+
+
+def pins(name: str) -> list[str]:
+    return [line for line in (ROOT / name).read_text().splitlines() if line and line[0] != "#"]
+
+
 def test_requirements_are_exact_and_leave_omegaconf_to_hydra() -> None:
-    lines = [line for line in (ROOT / "requirements.txt").read_text().splitlines() if line and line[0] != "#"]
+    lines = pins("requirements.txt")
+    more = pins("requirements-ray.txt")
+    assert not {line.partition("=")[0] for line in lines} & {line.partition("=")[0] for line in more}
+    assert all(re.fullmatch(r"[A-Za-z0-9_-]+==[0-9][0-9.]*", line) for line in more), more
     assert all(re.fullmatch(r"[A-Za-z0-9_-]+==[0-9][0-9.]*", line) for line in lines), lines
     assert not any(line.lower().startswith("omegaconf") for line in lines)
     assert "hydra-core==1.3." in "\n".join(lines)

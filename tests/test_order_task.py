@@ -13,10 +13,6 @@ import pytest
 import torch
 
 import experiments.tasks.order_embeddings as module
-from data import scenes as sc
-from data.captions import build_vocabulary, encode
-from data.fetch import DataError, Source
-from data.order_embeddings import OrderEmbeddingData, Split
 from experiments.loop import make_optimizer, training_step
 from experiments.rng import generator
 from experiments.schema import ConfigError
@@ -62,7 +58,7 @@ def small_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 BAD = [
     ({"units": 0}, "task.units=0 must be 1 or more"),
     ({"word_dim": -1}, "task.word_dim=-1 must be 1 or more"),
-    ({"fold_images": 0}, "task.fold_images=0 must be 1 or more"),
+    ({"fold_images": 1}, "task.fold_images=1 must be 2 or more"),
     ({"folds": 0}, "task.folds=0 must be 1 or more"),
     ({"energy": "cosine"}, "task.energy=cosine is unknown: use order or symmetric"),
     ({"selection": "caption"}, "task.selection=caption is unknown: use image or both"),
@@ -260,64 +256,3 @@ def test_golden_losses(norm: str) -> None:
     optimizer = make_optimizer(model, cfg)
     losses = [training_step(TASK, model, optimizer, batch, cfg, generator(0, "noise", 0))[0] for _ in range(4)]
     assert (losses[0], losses[3]) == pytest.approx(GOLDEN[norm], abs=1e-3)
-
-
-def scenes() -> OrderEmbeddingData:
-    """A dozen generated scenes of each split, from noise instead of digits."""
-    random = np.random.RandomState(0)
-    ink, labels = random.randint(0, 256, (60, 784)).astype(np.uint8), np.arange(60) % 10
-    made = {split: sc.make_scenes(labels, 12, random) for split in ("train", "val", "test")}
-    captions = {split: [c for scene in s for c in sc.describe(scene, random)] for split, s in made.items()}
-    vocabulary, network = build_vocabulary(captions["train"]), sc.RandomFeatures()
-    splits = {
-        split: Split(
-            encode(captions[split], vocabulary),
-            network(np.stack([sc.paint(scene, ink) for scene in things])),
-            np.arange(12),
-            things,
-        )
-        for split, things in made.items()
-    }
-    return OrderEmbeddingData(splits, vocabulary, Source("stand-in", "scenes", "scenes", "0", "few"), True)
-
-
-@pytest.fixture
-def with_scenes(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = scenes()
-    monkeypatch.setattr(module, "load_order_embeddings", lambda dataset, features: made)
-    noise = np.random.RandomState(0).randint(0, 256, (60, 784)).astype(np.uint8)
-    monkeypatch.setattr(
-        module, "paint", lambda data, split, images: [sc.paint(data.splits[split].scenes[i], noise) for i in images]
-    )
-
-
-@torch.no_grad()
-def test_pictures_of_scenes(with_scenes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DISPLAY", "nonsense:99")
-    cfg, data, model = ready()
-    (path,) = TASK.plots(model, data, cfg, tmp_path, 0)
-    assert path.name == "retrieval.png" and path.read_bytes().startswith(b"\x89PNG")
-
-
-@torch.no_grad()
-def test_a_question_about_scenes(with_scenes: None, tmp_path: Path) -> None:
-    cfg, data, model = ready()
-    lines, (path,) = TASK.demo(model, data, cfg, "a red seven", tmp_path)
-    assert path.read_bytes().startswith(b"\x89PNG")
-    start = lines.index("closest test images, each with its third caption:")
-    known = {data.all.caption("test", c) for c in range(60)}
-    assert len(lines[1:start]) == 5 and all(line.strip() in known for line in lines[1:start])
-    found = [int(line.split()[0]) for line in lines[start + 1 :]]
-    s = model.sentences(*data.words(data.all.query("a red seven"), np.array([0])))
-    order = model.energy(s, model.images(data.image_features(data.all.splits["test"], np.arange(12))))[0].argsort()
-    assert found == order[:6].tolist()
-
-
-@torch.no_grad()
-def test_a_question_about_features_only(tmp_path: Path) -> None:
-    cfg, data, model = ready()
-    assert TASK.plots(model, data, cfg, tmp_path, 0) == []
-    lines, paths = TASK.demo(model, data, cfg, "the train 0", tmp_path)
-    assert paths == [] and "features only" in lines[-1] and sum("(0." in line for line in lines) == 2
-    with pytest.raises(DataError, match="query 'zebra': no word of it"):
-        TASK.demo(model, data, cfg, "zebra", tmp_path)

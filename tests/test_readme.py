@@ -12,7 +12,7 @@ import runfolders as rf
 
 from experiments import train
 from experiments.analysis import compare
-from scripts import export_runs, readme_tables
+from scripts import export_runs, import_wandb, readme_tables
 from tests.commands import ROOT, make
 
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -61,10 +61,18 @@ def test_export_command(command: str, tmp_path: Path, monkeypatch: pytest.Monkey
     assert (tmp_path / words[0]).stat().st_size > 0
 
 
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("python -m scripts.import_wandb ")])
+def test_import_command(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(import_wandb, "project_runs", lambda path: asked.append(path) or [])
+    words = shlex.split(command)[3:]
+    assert import_wandb.main([*words, "--runs", str(tmp_path)]) == 1, "there is nothing in it"
+    assert asked == words
+
+
 def test_every_command_is_covered() -> None:
-    assert all(
-        c.startswith(("make ", "python -m experiments.train ", "python -m scripts.export_runs ")) for c in COMMANDS
-    )
+    python = ("experiments.train", "scripts.export_runs", "scripts.import_wandb")
+    assert all(c.startswith(("make ", *(f"python -m {module} " for module in python))) for c in COMMANDS)
     for module in re.findall(r"`python -m ([\w.]+)", TEXT):
         assert (ROOT / f"{module.replace('.', '/')}.py").exists(), module
 

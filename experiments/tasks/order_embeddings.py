@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from data.captions import EOS, FIRST_WORD, PER_IMAGE, Encoded
 from data.fetch import Source
 from data.order_embeddings import Split, load_order_embeddings, paint
+from experiments.retrieval_pictures import Found, draw_found
 from experiments.rng import generator
 from experiments.schema import ConfigError
 from experiments.tasks.base import Loss, Metric, Value
@@ -35,7 +36,6 @@ from models.variant import Variant
 
 log = logging.getLogger("suite")
 SELECTIONS = ("image", "both")
-Found = tuple[str, list[int], int | None]  # a query, the closest images, the true one if there is one
 TIES = 0.01  # share of tied captions from which on a warning is due
 
 
@@ -152,9 +152,9 @@ class OrderEmbeddingsTask:
 
     def check(self, cfg: Any) -> None:
         task = cfg.task
-        for key in ("word_dim", "units", "fold_images", "folds"):
-            if getattr(task, key) < 1:
-                raise ConfigError(f"task.{key}={getattr(task, key)} must be 1 or more")
+        for key, least in (("word_dim", 1), ("units", 1), ("fold_images", 2), ("folds", 1)):
+            if getattr(task, key) < least:  # one image alone is found by any caption
+                raise ConfigError(f"task.{key}={getattr(task, key)} must be {least} or more")
         switches = {"energy": ENERGIES, "selection": SELECTIONS}
         for key, allowed in switches.items():
             if getattr(task, key) not in allowed:
@@ -219,13 +219,14 @@ class OrderEmbeddingsTask:
         v_NH = embed_images(model, data, "test", *data.folds[0], cfg)
         chosen = [i * len(v_NH) // PER_IMAGE * PER_IMAGE + i for i in range(PER_IMAGE)]
         s_CH = embed_captions(model, data, data.all.splits["test"].captions, np.array(chosen), cfg)
-        best_CK = model.energy(s_CH, v_NH).topk(min(6, len(v_NH)), largest=False).indices.tolist()
-        rows: list[Found] = [
-            (data.all.caption("test", c), best_K, c // PER_IMAGE) for c, best_K in zip(chosen, best_CK, strict=True)
-        ]
-        about = f"order_embeddings, {cfg.norm.name}, profile {cfg.profile}, seed {cfg.seed}"
-        title = f"Test images closest to a caption; framed: its own image ({about})"
-        return [draw_found(data, rows, title, folder / "retrieval.png")]
+        rows = []
+        for caption, energy_N in zip(chosen, model.energy(s_CH, v_NH), strict=True):
+            own, best_K = caption // PER_IMAGE, energy_N.topk(min(6, len(v_NH)), largest=False).indices.tolist()
+            rank = int((energy_N < energy_N[own]).sum()) + 1
+            rows.append(Found(data.all.caption("test", caption), best_K, own, rank, len(v_NH)))
+        title = f"Test images closest to a caption; framed: its own image ({_about(cfg)})"
+        pixels = [paint(data.all, "test", row.images) for row in rows]
+        return [draw_found(rows, pixels, title, folder / "retrieval.png")]
 
     def demo(
         self, model: nn.Module, data: OrderData, cfg: Any, query: str, folder: Path
@@ -242,13 +243,18 @@ class OrderEmbeddingsTask:
         lines = ["closest captions:"]
         texts = [data.all.caption("test", c) for c in to_captions.argsort(stable=True)[:200].tolist()]
         lines += [f"  {text}" for text in list(dict.fromkeys(texts))[:5]]
-        lines.append("closest test images, each with its third caption:")
+        lines.append("closest test images, with their energies (lower is closer) and third captions:")
         for image in best_K:
             lines.append(f"  {image} ({to_images[image]:.4f}): {data.all.caption('test', PER_IMAGE * image + 2)}")
         if data.all.splits["test"].scenes is None:
             return [*lines, "no picture: of these images there are features only"], []
-        title = f"Closest test images (order_embeddings, {cfg.norm.name}, profile {cfg.profile}, seed {cfg.seed})"
-        return lines, [draw_found(data, [(query, best_K, None)], title, folder / "demo_order_embeddings.png")]
+        pixels = [paint(data.all, "test", best_K)]
+        title = f"Closest test images ({_about(cfg)})"
+        return lines, [draw_found([Found(query, best_K)], pixels, title, folder / "demo_order_embeddings.png")]
+
+
+def _about(cfg: Any) -> str:
+    return f"order_embeddings, {cfg.norm.name}, profile {cfg.profile}, seed {cfg.seed}"
 
 
 def embed_images(model: nn.Module, data: OrderData, split: str, first: int, last: int, cfg: Any) -> Tensor:
@@ -276,24 +282,3 @@ def search(model: nn.Module, data: OrderData, split: str, first: int, last: int,
     s_CH = embed_captions(model, data, data.all.splits[split].captions, captions, cfg)
     energy_CN = model.energy(s_CH, embed_images(model, data, split, first, last, cfg))
     return ranks(energy_CN) if bool(torch.isfinite(energy_CN).all()) else None
-
-
-def draw_found(data: OrderData, rows: list[Found], title: str, path: Path) -> Path:
-    """One row per query: the closest test scenes from left to right, the true one (where there is one) framed."""
-    from matplotlib.figure import Figure
-
-    height = 1.45 * len(rows) + 0.6
-    figure = Figure(figsize=(8, height), layout="constrained")
-    figure.suptitle(title, fontsize=9)
-    for part, (text, found, own) in zip(figure.subfigures(len(rows), 1, squeeze=False).flat, rows, strict=True):
-        part.suptitle(text, fontsize=8, x=0.01, ha="left")
-        for axes, image, pixels in zip(
-            part.subplots(1, len(found)), found, paint(data.all, "test", found), strict=True
-        ):
-            axes.imshow(pixels)
-            axes.set(xticks=[], yticks=[])
-            axes.set_xlabel(f"image {image}", fontsize=6, labelpad=1)
-            for spine in axes.spines.values():
-                spine.set(color="#d55e00" if image == own else "0.8", linewidth=2.5 if image == own else 0.5)
-    figure.savefig(path, dpi=150)
-    return path
