@@ -169,6 +169,16 @@ def test_vectors_that_cannot_be_judged_end_the_run_in_one_line() -> None:
     assert "\n" not in str(error.value)
 
 
+def test_a_diverged_model_is_no_failure_but_diverged() -> None:
+    cfg, data, model = ready()
+    with torch.no_grad():
+        model.encoder.cells[0].weight_hh.fill_(np.nan)
+        found = TASK.evaluate(model, data, cfg, 0)
+    assert [v.metric for v in found] == ["sick_r", "sick_rho", "sick_mse", "mr"] and all(
+        np.isnan(v.value) for v in found
+    )
+
+
 def test_other_sets_make_another_run() -> None:
     corpus, full, few = sd.books().source, sd.sets(), sd.sets(sick=False)
     whole, part = joint_source(corpus, full), joint_source(corpus, few)
