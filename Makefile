@@ -53,7 +53,7 @@ ARGS  := $(foreach name,$(OPTIONS),$(name)="$$$(name)")
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup data reproduce sweep figures tables compare status estimate bench demo sample check test
+.PHONY: help setup data reproduce sweep figures tables compare report status estimate bench demo sample check test
 .PHONY: lint clean
 .PHONY: python again
 
@@ -110,6 +110,9 @@ tables: check-tables setup ## write the published tables from the runs there are
 
 compare: check-compare setup ## compare the runs there are with the paper
 	@"$(PY)" -m scripts.compare $(ARGS)
+
+report: check-report setup ## write results/report.html and .md: figures, tables, numbers, verdicts of all tasks
+	@"$(PY)" -m scripts.report $(ARGS)
 
 status: check-status setup ## list the runs: state, progress, best value
 	@"$(PY)" -m scripts.status $(ARGS)

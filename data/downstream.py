@@ -115,12 +115,14 @@ def get(say: Say) -> Source:
         except FetchError as error:
             log.warning("not fetched (%s)", error)
     archive = vader_reviews.locate()
-    sets = load_downstream()
+    sets, told = load_downstream(), False
     for name, where in available().items():
         if isinstance(where, Path):
             say("present" if isinstance(before[name], Path) else "fetched", where)
         elif (stand_in := STAND_INS.get(name)) in sets.labelled:
-            say("present" if archive else "fetched", vader_reviews.locate())
+            if not told:  # one archive holds both
+                say("present" if archive else "fetched", vader_reviews.locate())
+                told = True
             say("stand-in", f"{name}: {stand_in} of it; for the original {where}")
         else:
             say("optional", f"{name}: {where}")

@@ -65,6 +65,8 @@ def load_books(corpus: str | None = None, vocabulary: int = 20_000, text: str = 
     """
     if vocabulary <= FIRST_WORD:
         raise DataError(f"task.vocabulary={vocabulary} has no word; use {FIRST_WORD + 1} or more")
+    if corpus is not None and not corpus.strip():
+        raise DataError(f"task.corpus is empty; give a text file, {PLAYS} or null")
     if corpus not in (None, PLAYS):
         return _file(Path(str(corpus)).expanduser().absolute(), vocabulary, text)
     found = locate() if corpus is None else None

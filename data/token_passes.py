@@ -196,7 +196,10 @@ class Maker:
         self._pass(workers, paths, "count", handle, save)
         if self.note.sentences < FEWEST:
             found = f"{self.note.sentences} sentence{'s' * (self.note.sentences != 1)}"
-            raise DataError(f"{self.sources[0]}: {found} in all; give at least {FEWEST}, a sentence and its neighbours")
+            how = "read as running text" if self.raw else "one a line; a line ends at a line feed"
+            raise DataError(
+                f"{self.sources[0]}: {found} in all; give at least {FEWEST}, a sentence and its neighbours ({how})"
+            )
         words = most_frequent([self.folder / run for run in self.note.runs], self.known)
         (self.folder / "vocabulary.txt").write_bytes(b"\n".join(words))
         self._next_stage("encode")

@@ -24,6 +24,7 @@ from data.fetch import DataError, is_gzip
 BLOCK = 1 << 22  # bytes read at a time
 LONGEST = 4096  # bytes of a word, and of the first line
 WIDEST = 10_000  # dimensions
+PRINTABLE = 16  # bytes that tell text from float32
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,12 @@ class WordVectors:
     Attributes:
         rows: word -> its row.
         matrix_ND: float32.
+        origin: the file, for messages.
     """
 
     rows: dict[str, int]
     matrix_ND: np.ndarray
+    origin: str = "word vectors"
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -63,11 +66,12 @@ def read_word_vectors(path: Path, wanted: Collection[str]) -> WordVectors:
                     vector = _vector(path, place, numbers.split(b" ") if text else np.frombuffer(numbers, "<f4"))
                     found[name] = len(vectors)
                     vectors.append(vector)
+            source.ends_here(count, width)
     except OSError as error:  # BadGzipFile is one too, without a strerror
         raise DataError(f"{path}: cannot be read ({error.strerror or error}); check the file") from None
     except (EOFError, zlib.error) as error:
         raise DataError(f"{path}: truncated or damaged gzip file ({error}); replace it") from None
-    return WordVectors(found, np.array(vectors, dtype=np.float32).reshape(len(vectors), width))
+    return WordVectors(found, np.array(vectors, dtype=np.float32).reshape(len(vectors), width), str(path))
 
 
 class _Source:
@@ -110,13 +114,27 @@ class _Source:
         return count, width
 
     def is_text(self, width: int) -> bool:
-        """Whether the first word is followed by ``width`` numbers in text. Nothing is used up."""
+        """Whether the numbers of the first word are in text, be they ``width`` or not. Nothing is used up."""
         self.have(LONGEST + 32 * width)
         line, _, _ = self.data[self.at : self.at + LONGEST + 32 * width].partition(b"\n")
+        numbers = b"".join(line.rstrip().split(None, 1)[1:])
         try:
-            return len([float(number) for number in line.split()[1:]]) == width
+            if len([float(number) for number in numbers.split()]) == width:
+                return True
         except ValueError:
-            return False
+            pass
+        # Of float32 so many bytes are all printable once in ten million times.
+        return len(numbers) >= PRINTABLE and all(32 <= byte < 127 or byte == ord("\t") for byte in numbers)
+
+    def ends_here(self, count: int, width: int) -> None:
+        """Raises ``DataError`` if anything but white space is left."""
+        while self.have(1):
+            if self.data[self.at :].strip():
+                raise DataError(
+                    f"{self.path}: goes on after the {count:,} words of {width} dimensions that its first line "
+                    "speaks of: correct the two numbers there, or replace the file"
+                )
+            self.at = len(self.data)
 
 
 def _text(source: _Source, count: int, width: int) -> Iterator[tuple[bytes, str, bytes]]:

@@ -10,6 +10,18 @@ from experiments.runs import RunError
 from experiments.schema import ConfigError
 
 
+def in_short(error: Exception) -> str:
+    """What an error of a library says, in a few words: some have many lines, others are a mere key."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    if isinstance(error, KeyError):
+        return f"no {lines[0]}"
+    # torch names what does not fit in the lines after its heading.
+    first = lines[1] if lines[0].endswith(":") and len(lines) > 1 else lines[0]
+    return first.partition(". ")[0].rstrip(".")
+
+
 def guarded(main: Callable[[], int | None]) -> None:
     """Runs ``main`` and exits: its return code, 2 for bad input, 1 for data or run trouble, 130 for Ctrl-C."""
     try:

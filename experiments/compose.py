@@ -29,7 +29,7 @@ WANTED_WHEN = {
     "to string": "one word",
     "is not a subclass of": "a group of keys: set one of them, such as train.lr=0.001",
 }
-WRITE = "write key=value, and quote a value that has brackets, commas or blanks"
+WRITE = "write key=value, and quote a value that has brackets, commas, blanks or letters with accents"
 INSTALL = {"ray": "make setup LAUNCHER=ray", "sub": "make setup"}
 GROUPS = ("task", "norm", "profile", "logger", "experiment")
 

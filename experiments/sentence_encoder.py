@@ -10,7 +10,7 @@ Shapes: N sentences, T time steps, B batch, W word dimensions, H units, V words 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +25,7 @@ from data.word_vectors import WordVectors
 from models.expansion import least_squares
 from models.skip_thoughts import SkipThoughts
 
+PADDED = 1 << 15  # words of a batch, padding included, at most: one long sentence must not fill the memory
 Progress = Callable[[int], object]  # told how many more sentences are done
 
 
@@ -64,11 +65,17 @@ def lexicon(model: SkipThoughts, others: WordVectors | None = None) -> Lexicon:
     try:
         mapped = least_squares(x_ND, y_NW)
     except ValueError as error:
-        raise DataError(f"word vectors: {error}; give a file with more of the corpus' words") from None
+        raise DataError(f"{others.origin}: {error}; give a file with more of the corpus' words") from None
     new = [word for word in others.rows if word not in own]
     more_MW = torch.from_numpy(mapped(others.matrix_ND[[others.rows[word] for word in new]])).to(table_VW)
     ids = own | {word: len(table_VW) + n for n, word in enumerate(new)}
     return Lexicon(ids, torch.cat([table_VW, more_MW]))
+
+
+def needed(words: Iterable[str], own: Iterable[str]) -> set[str]:
+    """Words whose vectors a lexicon may be asked for: of text, as written and in small letters, and the model's own."""
+    written = set(words)
+    return written | {word.lower() for word in written} | set(own)
 
 
 def tokens(sentence: str) -> list[str]:
@@ -85,7 +92,7 @@ class SentenceEncoder:
         eos: read EOS after each sentence.
         lower: look a word up in small letters if it is unknown as written.
         unit: scale vectors to length 1.
-        batch_size: sentences at a time; changes no number beyond rounding.
+        batch_size: sentences at a time, fewer if they are very long; changes no number beyond rounding.
         split: text to words.
 
     Attributes:
@@ -123,12 +130,21 @@ class SentenceEncoder:
             np.argsort(lengths_N, kind="stable"),
             np.empty((len(numbers), self.model.sizes.units), dtype=np.float32),
         )
-        for start in range(0, len(order), self.batch_size):
-            places = order[start : start + self.batch_size]
+        for places in self._batches(order, lengths_N):
             found_NH[places] = self._batch([numbers[n] for n in places], lengths_N[places])
             if progress is not None:
                 progress(len(places))
         return found_NH
+
+    def _batches(self, order: np.ndarray, lengths_N: np.ndarray) -> Iterator[np.ndarray]:
+        """Parts of ``order``, in which sentences become longer."""
+        start = 0
+        while start < len(order):
+            size = self.batch_size
+            while size > 1 and size * lengths_N[order[start : start + size][-1]] > PADDED:
+                size = (size + 1) // 2
+            yield order[start : start + size]
+            start += size
 
     def _batch(self, numbers: list[list[int]], lengths_B: np.ndarray) -> np.ndarray:
         ids_TB = np.full((int(lengths_B.max()), len(numbers)), EOS, dtype=np.int64)

@@ -18,7 +18,7 @@ from torch import nn
 from experiments.analysis.collect import Run, collect, results_dir
 from experiments.analysis.output import short_path
 from experiments.cell import prepare
-from experiments.cli import guarded
+from experiments.cli import guarded, in_short
 from experiments.loop import initial_model, weights
 from experiments.runs import RunError
 from experiments.schema import Config, ConfigError, load_saved
@@ -71,9 +71,8 @@ def load(run: Run, device: str) -> tuple[Config, Data, nn.Module]:
     try:
         model.load_state_dict(weights(run.folder / "checkpoint.pt"))
     except Exception as error:  # whatever a damaged or foreign file makes torch raise
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise RunError(
-            f"{run.folder / 'checkpoint.pt'}: not this model's weights ({reason}); train the run anew"
+            f"{run.folder / 'checkpoint.pt'}: not this model's weights ({in_short(error)}); train the run anew"
         ) from None
     for name, weight in model.state_dict().items():
         if not bool(weight.isfinite().all()):

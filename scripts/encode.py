@@ -20,14 +20,17 @@ from tqdm import tqdm
 
 from data.word_vectors import read_word_vectors
 from experiments.analysis.collect import results_dir
-from experiments.cli import guarded
+from experiments.analysis.output import short_path
+from experiments.cli import guarded, in_short
 from experiments.loop import weights
 from experiments.runs import RunError
 from experiments.schema import ConfigError, load_saved, pick_device
-from experiments.sentence_encoder import SentenceEncoder, lexicon, tokens
+from experiments.sentence_encoder import SentenceEncoder, lexicon, needed, tokens
 from models.skip_thoughts import SkipSizes, SkipThoughts
 
 BLOCK = 1 << 14  # lines sorted by length and written at a time
+LONGEST = 10_000  # words of a line, and a tenth of its characters; no sentence has more
+SHOWN = 8  # runs that a message names
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
@@ -50,6 +53,20 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def find_run(name: str) -> Path:
+    """The folder of a run, given as such or by its name. Raises ``RunError`` naming the runs there are."""
+    runs = results_dir() / "runs" / "skip_thoughts"
+    for folder in (Path(name), runs / name):
+        if name and folder.is_dir():
+            return folder
+    if Path(name).is_file():
+        raise RunError(f"{name}: a file; give the folder of a run, such as {Path(name).absolute().parent}")
+    there = sorted(checkpoint.parent.name for checkpoint in runs.glob("*/checkpoint.pt"))
+    some = ", ".join(there[:SHOWN]) + " …" * (len(there) > SHOWN)
+    what = f"choose from: {some}" if there else "there is none yet: make reproduce TASK=skip_thoughts trains some"
+    raise RunError(f"--run {name}: neither a folder nor a run in {short_path(runs)}; {what}")
+
+
 def load_model(folder: Path, device: str = "auto") -> SkipThoughts:
     """The trained model of a run, in eval mode. Its corpus is not needed: the words are kept with the weights.
 
@@ -63,6 +80,8 @@ def load_model(folder: Path, device: str = "auto") -> SkipThoughts:
             raise RunError(f"{folder}: no {name} there, so no trained model; give the folder of a run")
     try:
         cfg = load_saved(folder / "config.yaml")
+        if (other := cfg.task.name) != "skip_thoughts":
+            raise RunError(f"{folder}: a run of {other}; give one of skip_thoughts")
         task, found = cfg.task, weights(folder / "checkpoint.pt")
         sizes = SkipSizes(
             vocabulary=len(found["words.weight"]), words=task.word_dim, units=task.units,
@@ -71,9 +90,13 @@ def load_model(folder: Path, device: str = "auto") -> SkipThoughts:
         model = SkipThoughts(sizes, cfg.norm.norm(), torch.Generator())
         model.spelling = found["spelling"]  # of its own size
         model.load_state_dict(found)
+    except RunError:
+        raise
     except Exception as error:  # whatever a damaged or foreign file makes torch or omegaconf raise
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise RunError(f"{folder}: no usable run of skip_thoughts ({reason}); train it anew") from None
+        raise RunError(f"{folder}: no usable run of skip_thoughts ({in_short(error)}); train it anew") from None
+    for name, weight in model.state_dict().items():
+        if not bool(weight.isfinite().all()):
+            raise RunError(f"{folder / 'checkpoint.pt'}: {name} holds numbers that are not finite; train it anew")
     return model.to(place).eval()
 
 
@@ -96,6 +119,11 @@ def read_lines(source: BinaryIO) -> list[str]:
             raise ConfigError(f"line {number} of the input holds a NUL byte: it is no text")
         if not text:
             raise ConfigError(f"line {number} of the input is empty: give one sentence a line")
+        if len(text) > 10 * LONGEST or len(text.split(maxsplit=LONGEST)) > LONGEST:
+            raise ConfigError(
+                f"line {number} of the input has more than {LONGEST:,} words or {10 * LONGEST:,} characters: give one "
+                "sentence a line"
+            )
         found.append(text)
     return found
 
@@ -104,15 +132,13 @@ def encode(options: argparse.Namespace, source: BinaryIO, target: BinaryIO) -> N
     """Reads all sentences, then writes their vectors, a block of lines at a time."""
     if options.batch_size < 1:
         raise ConfigError(f"--batch-size {options.batch_size} must be 1 or more")
-    folder = Path(options.run)
-    if not folder.is_dir():
-        folder = results_dir() / "runs" / "skip_thoughts" / options.run
-    model = load_model(folder, options.device)
+    model = load_model(find_run(options.run), options.device)
     sentences = read_lines(source)
     split = str.split if options.tokenised else tokens
     others = None
     if options.word2vec is not None:
-        others = read_word_vectors(options.word2vec, {w for s in sentences for w in split(s)} | set(model.vocabulary()))
+        words_read = (word for sentence in sentences for word in split(sentence))
+        others = read_word_vectors(options.word2vec, needed(words_read, model.vocabulary()))
     words = lexicon(model, others)
     encoder = SentenceEncoder(
         model, words, eos=options.eos, lower=options.lower, unit=not options.raw, batch_size=options.batch_size,
@@ -135,6 +161,8 @@ def main() -> int:
     options = parse()
     if sys.stdout.isatty():
         raise ConfigError("vectors are no text for a terminal: append > vectors.npy")
+    if sys.stdin.isatty():
+        raise ConfigError("no input: append < sentences.txt, a file with one sentence a line")
     encode(options, sys.stdin.buffer, sys.stdout.buffer)
     sys.stdout.flush()
     return 0

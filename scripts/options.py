@@ -49,6 +49,7 @@ COMMANDS = {
     "figures": "any",
     "tables": "any",
     "compare": "any",
+    "report": "any",
     "status": "any",
     "estimate": "one",
     "bench": "one",
@@ -69,7 +70,7 @@ LAUNCHERS = {
 }
 
 PROFILES = {"bench": "paper", "check": "smoke"}
-NO_PROFILE = ("data", "figures", "compare", "status", "sample")
+NO_PROFILE = ("data", "figures", "compare", "report", "status", "sample")
 
 
 class OptionError(ValueError):

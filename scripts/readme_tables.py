@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from experiments.analysis import compare, report, verified
+from experiments.analysis import compare, report, sections, verified
 from experiments.analysis.collect import Collection, Run, collect
 from experiments.analysis.groups import places
 from experiments.cli import guarded
@@ -212,6 +212,12 @@ def glossary() -> str:
     return table(["task", "metric", "unit", "better", "what"], rows)
 
 
+def choices() -> str:
+    """Choices and deviations: a file for each task, in the paper's order, and what all tasks share."""
+    files = [sections.CHOICES / f"{topic}.md" for topic in (*TASKS, "norms")]
+    return "\n".join(path.read_text(encoding="utf-8").strip() for path in files if path.is_file())
+
+
 SECTIONS: dict[str, Callable[[], str]] = {
     "profiles": profiles,
     "results": results,
@@ -220,6 +226,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     "glossary": glossary,
     "recurrent": recurrent,
     "switches": switches,
+    "choices": choices,
 }
 
 

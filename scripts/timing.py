@@ -17,12 +17,12 @@ WARM_UP, LEAST_ROUNDS, MOST_ROUNDS, SECONDS = 2, 7, 50, 15.0
 TURN_SECONDS = 0.1
 TRIALS = 2  # calls of a product by each library
 ATEN = torch.ops.aten
-# Operation -> positions of its two factors.
+# Operation -> positions of its two factors; the forms with a given place for the result, and in place, too.
 PRODUCTS = {
-    ATEN.mm.default: (0, 1),
-    ATEN.addmm.default: (1, 2),
-    ATEN.bmm.default: (0, 1),
-    ATEN.baddbmm.default: (1, 2),
+    form: positions
+    for product, positions in (("mm", (0, 1)), ("addmm", (1, 2)), ("bmm", (0, 1)), ("baddbmm", (1, 2)))
+    for name, kind in ((product, "default"), (product, "out"), (f"{product}_", "default"))
+    if (form := getattr(getattr(ATEN, name, None), kind, None)) is not None
 }
 Product = tuple[Tensor, Tensor]
 Multiply = Callable[[Tensor, Tensor, Tensor], Tensor]  # a, b, a place where it may write -> a b

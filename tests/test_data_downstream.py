@@ -210,9 +210,8 @@ def test_what_is_absent_is_told_with_how_to_get_it(empty: Path, monkeypatch: pyt
     assert source.label == "vader_movies+vader_products"
     assert [status for status, _ in told] == [
         "optional",
-        "present",
+        "present",  # one archive, for both
         "stand-in",
-        "present",
         "stand-in",
         *["optional"] * 2,
     ]

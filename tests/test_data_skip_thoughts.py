@@ -182,6 +182,12 @@ def test_bad_text_is_one_line_that_names_file_and_line(here: Path, name: str) ->
         assert not [left for left in (here / "cache").iterdir() if left.is_dir()], "nothing half-written"
 
 
+@pytest.mark.parametrize("name", ["", " "])
+def test_an_empty_name_is_no_folder(name: str) -> None:
+    with pytest.raises(DataError, match="task.corpus is empty; give a text file, plays or null"):
+        load_books(name)
+
+
 def test_a_file_named_gz_that_a_browser_has_unpacked_is_read(here: Path) -> None:
     packed = place(here, "packed.txt", gzip.compress(GOOD.encode()))
     assert texts(load_books(str(place(here, "t.txt.gz", GOOD)))) == texts(load_books(str(packed)))

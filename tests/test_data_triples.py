@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -40,6 +42,12 @@ def test_no_usable_triple_is_an_error(lengths: list[int]) -> None:
     message = f"made up: {len(lengths)} sentences, but no three neighbours of fewer than 30 words each; give a longer"
     with pytest.raises(DataError, match=message):
         Triples(books(lengths))
+
+
+def test_sentences_held_out_at_the_end_are_named_so() -> None:
+    whole = books([5, 5, 5, 5, 30, 5])
+    with pytest.raises(DataError, match="made up: the last 2 sentences, but no three .* each; raise task.held_out or"):
+        Triples(replace(whole, starts=whole.starts[4:]))
 
 
 def test_an_epoch_has_each_triple_once_in_batches_of_one_length(many: Triples) -> None:

@@ -14,7 +14,7 @@ from scripts import options
 from tests.commands import ROOT, TASK_NAMES, make, run
 
 TARGETS = (
-    "setup data reproduce sweep figures tables compare status estimate bench demo sample check test lint clean"
+    "setup data reproduce sweep figures tables compare report status estimate bench demo sample check test lint clean"
 ).split()
 
 

@@ -12,6 +12,7 @@ import torch
 
 from experiments.compose import compose_cells
 from experiments.tasks import TASKS
+from models import chunked_softmax
 from scripts import bench, measure, readme_tables, timing
 from tests.commands import make
 
@@ -43,6 +44,16 @@ def test_products_keep_their_layout() -> None:
     floor = timing.Floor(recorder.found, CPU)
     assert floor.calls[1][2].stride() == (1, 3), "a transposed factor stays one"
     assert floor.gflop == pytest.approx(2 * (4 * 5 * 3 * 3 + 2 * 4 * 5 * 3) / 1e9)
+
+
+def test_products_into_a_given_place_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunked_softmax, "BLOCK", {"cpu": 2 * 7})  # two rows of seven words
+    h_NH, weight_VH = torch.randn(5, 3, requires_grad=True), torch.randn(7, 3, requires_grad=True)
+    with timing.Recorder() as recorder:
+        chunked_softmax.softmax_loss(h_NH, torch.zeros(5, dtype=torch.int64), weight_VH, torch.zeros(7)).backward()
+    floor = timing.Floor(recorder.found, CPU)
+    assert floor.count == 3 * 3, "logits, and the gradients of states and weights, of each block"
+    assert floor.gflop == pytest.approx(3 * 2 * 5 * 3 * 7 / 1e9)
 
 
 def test_every_round_times_every_norm() -> None:

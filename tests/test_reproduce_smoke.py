@@ -67,6 +67,7 @@ def test_what_counts_as_touched(tmp_path: Path) -> None:
     [
         ("draw", "fig4_draw", ["SEEDS=0", "JOBS=2"], 3, {"1"}),
         ("order_embeddings", "fig1_order_embeddings", ["SEEDS=0", "JOBS=2"], 2, {"1", "2", "3"}),
+        ("attentive_reader", "fig2_attentive_reader", ["SEEDS=0", "NORM=bn_everywhere,ln", "JOBS=2"], 4, {"1"}),
         ("skip_thoughts", "fig3_skip_thoughts", ["SEEDS=0", "JOBS=2"], 2, None),  # the sets that are there
         ("handwriting", "fig5_handwriting", ["SEEDS=0", "JOBS=2"], 2, {"1", "2"}),
         (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from models.skip_thoughts import SkipSizes, SkipThoughts, Words
 from scripts import encode
 
 WORDS = ["the", "cat", "dog", "sat", ".", "horse"]
+NAN = torch.full((2 + len(WORDS), 16), float("nan"))
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +79,25 @@ def test_unseen_words_are_mapped_and_own_words_kept(model: SkipThoughts) -> None
     np.testing.assert_allclose(found.table_VW[8:], given.matrix_ND[5:] @ matrix + intercept, atol=1e-4)
     assert torch.equal(found.table_VW[:8], exact.words.weight), "trained words keep their own vectors"
     assert lexicon(model).table_VW.shape == own.shape
-    with pytest.raises(DataError, match="3 words are in both vocabularies, too few for a map from 3 dimensions"):
+    with pytest.raises(
+        DataError, match="^word vectors: 3 words are in both vocabularies, too few for a map from 3 dimensions"
+    ):
         lexicon(model, others([*WORDS[:3], "zebra"]))
+
+
+def test_batches_of_long_sentences_are_small(model: SkipThoughts, monkeypatch: pytest.MonkeyPatch) -> None:
+    sentences = ["the cat", "dog", "the dog sat . " * 3, "cat", "the zebra sat"]
+    encoder = SentenceEncoder(model, lexicon(model), batch_size=4)
+    expected, real, sizes = encoder(sentences), encoder._batch, []
+
+    def batch(numbers: list[list[int]], lengths_B: np.ndarray) -> np.ndarray:
+        sizes.append(lengths_B.tolist())
+        return real(numbers, lengths_B)
+
+    monkeypatch.setattr("experiments.sentence_encoder.PADDED", 7)
+    monkeypatch.setattr(encoder, "_batch", batch)
+    np.testing.assert_allclose(encoder(sentences), expected, atol=1e-6)
+    assert sizes == [[1, 1], [2, 3], [12]], "seven words at most, padding included, but never less than one sentence"
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +145,8 @@ def test_the_command_with_word_vectors(run: Path, tmp_path: Path, model: SkipTho
     plain, expanded = (encoded(b"zebra\ncat\n", options(run, word2vec=p)) for p in (None, tmp_path / "v.txt"))
     np.testing.assert_allclose(plain[1], expanded[1], atol=1e-6)
     assert np.abs(plain[0] - expanded[0]).max() > 1e-3
+    small = encoded(b"Zebra\n", options(run, word2vec=tmp_path / "v.txt", lower=True))
+    np.testing.assert_allclose(small[0], expanded[0], atol=1e-6)
 
 
 BAD = {
@@ -134,6 +155,8 @@ BAD = {
     b"cat\n  \n": "line 2 of the input is empty",
     b"cat\ncaf\xe9\n": "line 2 of the input is not UTF-8 (byte 0xe9)",
     b"cat\x00\n": "line 1 of the input holds a NUL byte",
+    b"cat\n" + b"the " * 10_001: "line 2 of the input has more than 10,000 words or 100,000 characters: give",
+    b"x" * 100_001: "line 1 of the input has more than 10,000 words or 100,000 characters: give one sentence a line",
 }
 
 
@@ -152,12 +175,40 @@ def test_a_folder_that_is_no_run(run: Path, tmp_path: Path) -> None:
         assert str(folder) in str(error.value) and "\n" not in str(error.value)
         return str(error.value)
 
-    assert "no config.yaml there" in reason(tmp_path)
+    (tmp_path / "none").mkdir()
+    assert "no config.yaml there" in reason(tmp_path / "none")
     (tmp_path / "config.yaml").write_text((run / "config.yaml").read_text())
     assert "no checkpoint.pt there" in reason(tmp_path)
     (tmp_path / "checkpoint.pt").write_bytes(b"junk")
     assert "no usable run of skip_thoughts" in reason(tmp_path)
     torch.save({"model": {"a": torch.zeros(1)}}, tmp_path / "checkpoint.pt")
     assert "no usable run of skip_thoughts" in reason(tmp_path)
+    torch.save(
+        {"model": torch.load(run / "checkpoint.pt")["model"] | {"words.weight": NAN}}, tmp_path / "checkpoint.pt"
+    )
+    assert "words.weight holds numbers that are not finite" in reason(tmp_path)
+    (tmp_path / "config.yaml").write_text((run / "config.yaml").read_text().replace("units: 16", "units: 17"))
+    assert "no usable run of skip_thoughts (size mismatch for " in reason(tmp_path)
+    (other,) = compose_cells([["task=pi_mnist", "profile=smoke", "norm=ln"]])
+    (tmp_path / "config.yaml").write_text(dump(other))
+    assert "a run of pi_mnist; give one of skip_thoughts" in reason(tmp_path)
     with pytest.raises(ConfigError, match="--batch-size 0 must be 1 or more"):
         encoded(b"cat\n", options(run, batch_size=0))
+
+
+def test_an_unknown_run_is_answered_with_those_there_are(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reason(name: str) -> str:
+        with pytest.raises(RunError) as error:
+            encoded(b"cat\n", options(Path(name)))
+        assert "\n" not in str(error.value)
+        return str(error.value)
+
+    monkeypatch.setenv("LN_RESULTS", str(tmp_path))
+    assert "--run ln-0: neither a folder nor a run in" in reason("ln-0")
+    assert "make reproduce TASK=skip_thoughts trains some" in reason("ln-1")
+    shutil.copytree(run, tmp_path / "runs" / "skip_thoughts" / "ln-1")
+    (tmp_path / "runs" / "skip_thoughts" / "untrained").mkdir()
+    assert reason("ln-0").endswith("choose from: ln-1") and encoded(b"cat\n", options(Path("ln-1"))).shape == (1, 16)
+    assert "checkpoint.pt: a file; give the folder of a run, such as" in reason(str(run / "checkpoint.pt"))

@@ -56,6 +56,18 @@ def test_what_cannot_work_is_refused_in_one_line(changes: dict[str, Any], messag
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
+def test_the_published_setting() -> None:
+    for norm in ("none", "ln"):
+        (cfg,) = compose_cells([["task=skip_thoughts", "profile=paper", f"norm={norm}"]])
+        task, train = cfg.task, cfg.train
+        assert (task.vocabulary, task.word_dim, task.units, task.maxlen) == (20_000, 620, 2400, 30)
+        assert (task.conditioned, task.bias_mode, task.held_out, task.lower) == (False, "official", 0, False)
+        assert (task.eval, task.final, task.corpus, task.word2vec) == ("paper", "paper", None, None)
+        assert (train.batch_size, train.budget, train.budget_unit, train.eval_every) == (64, 1e6, "steps", 50_000)
+        assert (train.lr, train.beta1, train.beta2, train.adam_eps) == (2e-4, 0.9, 0.999, 1e-8)
+        assert (train.adam, train.clip, train.clip_form) == ("authors", 5, "global")
+
+
 def test_good_values_pass() -> None:
     for norm in TASK.norms:
         TASK.check(sd.config(norm))
@@ -160,6 +172,10 @@ def test_eos_is_read_for_sick_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     (sick, none, with_eos), (nothing, labelled, without) = read[:2]
     assert sick is not None and none == {} and nothing is None and list(labelled) == ["MR"]
     assert with_eos.eos and not without.eos and with_eos.unit and without.unit
+    assert not with_eos.lower and not without.lower
+    cfg.task.lower = True
+    module.scores("valid", model, data, cfg, 0)
+    assert all(encode.lower for _, _, encode in read[4:])
 
 
 def test_vectors_that_cannot_be_judged_end_the_run_in_one_line() -> None:

@@ -76,6 +76,13 @@ BAD = {
     "line 5 holds a number that is not finite": text(vectors=damaged(3, np.inf)),
     "truncated or damaged gzip": gzip.compress(binary())[:-12],
     "word 1 has no end": b"5 7\n" + b"x" * 9000,
+    "line 2 has 7 numbers, not 8": text().replace(b"5 7", b"5 8", 1),
+    "line 2 has 7 numbers, not 6": text().replace(b"5 7", b"5 6", 1),
+    "line 2 has 0 numbers, not 7": text().replace(b" ", b"\t").replace(b"5\t7", b"5 7", 1),
+    "line 2 holds something that is no number": text().replace(b".", b","),
+    "goes on after the 5 words of 6 dimensions": binary().replace(b"5 7", b"5 6", 1),
+    "goes on after the 4 words of 7 dimensions": text().replace(b"5 7", b"4 7", 1),
+    "words: cut off": binary().replace(b"5 7", b"5 8", 1),
 }
 
 
@@ -85,6 +92,13 @@ def test_what_is_wrong_is_said_in_one_line(message: str, tmp_path: Path) -> None
     with pytest.raises(DataError) as error:
         read_word_vectors(tmp_path / "v", WORDS)
     assert message in str(error.value) and str(tmp_path / "v") in str(error.value) and "\n" not in str(error.value)
+
+
+def test_white_space_at_the_end_is_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BLOCK", 3)
+    for content in (binary(), text()):
+        (tmp_path / "v").write_bytes(content + b" \n\r\n" * 5)
+        assert len(read_word_vectors(tmp_path / "v", WORDS)) == 4
 
 
 def test_a_missing_file(tmp_path: Path) -> None:

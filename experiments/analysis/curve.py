@@ -30,9 +30,7 @@ def run_curve(folder: Path) -> Path:
         valid = rows["metric"][rows["split"] == "valid"]
         metric = (valid if len(valid) else rows["metric"]).iloc[0]
     rows = rows[rows["metric"] == metric]
-    title = (
-        f"{meta.get('task', '')} {meta.get('norm', '')} seed {meta.get('seed', '?')}: {metric or 'no metric'}"
-    )
+    title = f"{meta.get('task', '')} {meta.get('norm', '')} seed {meta.get('seed', '?')}: {metric or 'no metric'}"
     data = meta.get("data") or {}
     subtitle = f"batch {meta.get('batch_size')} · profile {meta.get('profile')} · data: {data.get('name')}"
     if data.get("kind") == "stand-in":

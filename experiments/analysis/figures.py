@@ -21,7 +21,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from experiments.analysis import style
 from experiments.analysis.collect import FINISHED, Run, tidy
 from experiments.analysis.curve import run_curve as run_curve  # the other picture, for who looks here
-from experiments.analysis.groups import Group, progress
+from experiments.analysis.groups import Group, progress, summary
 from experiments.analysis.measures import worst
 from experiments.analysis.names import LONG, family
 from experiments.analysis.output import write_whole
@@ -280,7 +280,7 @@ def _caption(group: Group, panels: Sequence[Mapping[str, Any]], remarks: Sequenc
     if unfinished:
         notes.append(f"not finished: {', '.join(unfinished)}")
     if group.missing:
-        notes.append(f"missing: {_summary(group.missing)}")
+        notes.append(f"missing: {summary(group.missing)}")
     if notes:
         lines.append("Note: " + "; ".join(notes) + ".")
     return lines
@@ -288,18 +288,6 @@ def _caption(group: Group, panels: Sequence[Mapping[str, Any]], remarks: Sequenc
 
 def _short(cell: Any) -> str:
     return f"{cell.norm} batch {cell.batch_size} seed {cell.seed}"
-
-
-def _summary(cells: Sequence[Any]) -> str:
-    """Cells in few words, e.g. ``bn, ln batch 4 seeds 1, 2``."""
-    seeds: dict[tuple[int, str], list[int]] = {}
-    for cell in cells:
-        seeds.setdefault((cell.batch_size, cell.norm), []).append(cell.seed)
-    norms: dict[tuple[int, str], list[str]] = {}
-    for (batch, norm), several in seeds.items():
-        words = f"seed{'s' * (len(several) > 1)} {', '.join(map(str, several))}"
-        norms.setdefault((batch, words), []).append(norm)
-    return "; ".join(f"{', '.join(alike)} batch {batch} {words}" for (batch, words), alike in norms.items())
 
 
 def draw(figure: Mapping[str, Any], group: Group) -> tuple[Figure, pd.DataFrame]:

@@ -83,6 +83,18 @@ def name(cell: Cell | Run) -> str:
     return f"norm={cell.norm} batch={cell.batch_size} seed={cell.seed}"
 
 
+def summary(cells: Sequence[Cell]) -> str:
+    """Cells in few words, e.g. ``bn, ln batch 4 seeds 1, 2``."""
+    seeds: dict[tuple[int, str], list[int]] = {}
+    for cell in cells:
+        seeds.setdefault((cell.batch_size, cell.norm), []).append(cell.seed)
+    norms: dict[tuple[int, str], list[str]] = {}
+    for (batch, norm), several in seeds.items():
+        words = f"seed{'s' * (len(several) > 1)} {', '.join(map(str, several))}"
+        norms.setdefault((batch, words), []).append(norm)
+    return "; ".join(f"{', '.join(alike)} batch {batch} {words}" for (batch, words), alike in norms.items())
+
+
 def progress(run: Run) -> str:
     """How far a run is, e.g. ``45 %``."""
     step, total = run.status.get("step"), run.status.get("total_steps")

@@ -122,3 +122,8 @@ def render(figure: Figure, kind: str) -> bytes:
     metadata: dict[str, Any] = {"CreationDate": None, "ModDate": None} if kind == "pdf" else {}
     figure.savefig(buffer, format=kind, metadata=metadata)
     return buffer.getvalue()
+
+
+def caption(figure: Figure) -> str:
+    """The caption of a figure made by ``canvas``, on one line."""
+    return " ".join(figure.texts[-1].get_text().split())

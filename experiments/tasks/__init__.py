@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from experiments.tasks.attentive_reader import AttentiveReaderTask
 from experiments.tasks.base import Task
 from experiments.tasks.draw import DrawTask
 from experiments.tasks.handwriting import HandwritingTask
@@ -11,6 +12,7 @@ from experiments.tasks.skip_thoughts import SkipThoughtsTask
 
 _ALL: tuple[Task, ...] = (
     OrderEmbeddingsTask(),
+    AttentiveReaderTask(),
     SkipThoughtsTask(),
     DrawTask(),
     HandwritingTask(),

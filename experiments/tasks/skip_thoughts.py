@@ -33,7 +33,7 @@ from data.word_vectors import read_word_vectors
 from experiments.evaluations import METRICS, PROTOCOLS, EvaluationError, cost, metrics_of, run
 from experiments.runs import RunError
 from experiments.schema import ConfigError
-from experiments.sentence_encoder import SentenceEncoder, lexicon, tokens
+from experiments.sentence_encoder import SentenceEncoder, lexicon, needed, tokens
 from experiments.tasks.base import Loss, Metric, Value
 from models.skip_thoughts import SkipSizes, SkipThoughts, Words
 from models.variant import Variant
@@ -107,8 +107,8 @@ class SkipData:
         self.tokens = functools.cache(lambda sentence: [sys.intern(word) for word in tokens(sentence)])
         self.others = None
         if task.word2vec is not None:
-            wanted = {word for sentence in judged(self.sets) for word in self.tokens(sentence)}
-            wanted |= {word.lower() for word in wanted} | set(self.books.vocabulary)
+            words = (word for sentence in judged(self.sets) for word in self.tokens(sentence))
+            wanted = needed(words, self.books.vocabulary)
             self.others = read_word_vectors(Path(task.word2vec).expanduser(), wanted)
         self.source: Source = joint_source(self.books.source, self.sets)
 
