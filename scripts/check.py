@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scripts.options import ANALYSES, ROOT, OptionError, Options, fail, parse, supported_norms
+from scripts.sweep import wait
 
 INTERRUPTED = 130
 TAIL = 15  # lines of a task's output that are shown if it fails
@@ -37,16 +39,9 @@ def words(task: str, options: Options) -> list[str]:
 def run(task: str, options: Options, results: Path) -> int:
     """Starts one task. Its output goes to ``<results>/<task>.log``. Returns the exit code."""
     command = [sys.executable, "-m", "scripts.reproduce", *words(task, options)]
-    with open(results / f"{task}.log", "w") as log:
-        child = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            env={**os.environ, "LN_RESULTS": str(results)},
-        )  # fmt: skip
-        try:
-            return child.wait()
-        except KeyboardInterrupt:  # the terminal has told it, too
-            child.wait()
-            raise
+    own = {**os.environ, "LN_RESULTS": str(results)}
+    with open(results / f"{task}.log", "wb") as log:
+        return wait(subprocess.Popen(command, cwd=ROOT, env=own, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
 
 
 def wrong(task: str, options: Options, results: Path) -> str | None:
@@ -77,7 +72,7 @@ def check(task: str, options: Options, results: Path) -> bool:
     """One task, with a line for how it went."""
     begun = time.monotonic()
     code = run(task, options, results)
-    if code == INTERRUPTED:
+    if code == INTERRUPTED or -code in (signal.SIGINT, signal.SIGTERM):
         raise KeyboardInterrupt
     error = f"exit code {code}" if code else wrong(task, options, results)
     cells = len(list((results / "runs" / task).glob("*")))

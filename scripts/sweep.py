@@ -56,7 +56,11 @@ def launcher(options: Options, cells: int) -> list[str]:
 def launch(words: Sequence[str]) -> int:
     """Shows and runs ``python <words>`` and returns its exit code; Ctrl-C is the child's to handle."""
     print(f"python {shlex.join(words)}", flush=True)
-    child = subprocess.Popen([sys.executable, *words], cwd=ROOT)
+    return wait(subprocess.Popen([sys.executable, *words], cwd=ROOT))
+
+
+def wait(child: subprocess.Popen[bytes]) -> int:
+    """A child's exit code; it gets the signals that ask us to stop, and we end when it does."""
 
     def forward(number: int, frame: FrameType | None) -> None:
         if number != signal.SIGINT:  # the terminal sends that to both

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -110,8 +115,9 @@ def test_a_state_that_is_not_done_a_norm_without_runs_and_an_exit_code(
     assert "error: draw: exit code 3" in capsys.readouterr().err
 
 
-def test_ctrl_c(started: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "run", lambda *_: check.INTERRUPTED)
+@pytest.mark.parametrize("code", [check.INTERRUPTED, -signal.SIGTERM, -signal.SIGINT])
+def test_ctrl_c(code: int, started: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "run", lambda *_: code)
     assert main(tmp_path, monkeypatch, "TASK=draw") == check.INTERRUPTED and not tmp_path.exists()
 
 
@@ -120,3 +126,12 @@ def test_the_output_of_a_task_is_kept(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(check, "words", lambda task, options: ["TASK=drew"])
     assert check.run("draw", parse("check", ["TASK=draw"]), tmp_path) == 2
     assert "error: TASK=drew is unknown" in (tmp_path / "draw.log").read_text()
+
+
+def test_a_child_gets_the_signal_and_is_waited_for() -> None:
+    code = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(7)); print(flush=True)"
+    child = subprocess.Popen([sys.executable, "-c", f"{code}; time.sleep(60)"], stdout=subprocess.PIPE)
+    assert child.stdout is not None and child.stdout.readline() == b"\n"
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    assert check.wait(child) == 7
+    child.stdout.close()

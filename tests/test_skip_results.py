@@ -70,11 +70,25 @@ def test_the_printed_values_match_themselves(tmp_path: Path) -> None:
 def test_what_was_never_logged_is_told_as_such(tmp_path: Path) -> None:
     group = group_of(tmp_path, "small", "plays-vader", ["vader_movies", "sick_r"])
     rows = {row["id"]: row for row in compare.rows(PAPER, group)}
-    assert rows["st_mr_ln"]["n_seeds"] == rows["st_mr_speed"]["n_seeds"] == rows["st_mpqa_gain"]["n_seeds"] == 0
+    assert rows["st_mr_ln"]["n_seeds"] == rows["st_cr_speed"]["n_seeds"] == rows["st_mpqa_gain"]["n_seeds"] == 0
     assert rows["st_mr_ln"]["verdict"] == "inconclusive"
     assert rows["st_mr_ln"]["reason"] == "test mr was not logged: what it is measured on was not there"
     assert rows["st_sick_r_gain"]["n_seeds"] == 3 and rows["st_sick_r_gain"]["verdict"] == "same direction"
-    assert not any("vader" in row["metric"] for row in PAPER["rows"]), "a stand-in is held against nothing"
+    assert not any("vader" in row["metric"] for row in PAPER["rows"]), "a stand-in is held against no number"
+
+
+@pytest.mark.parametrize("profile", ["small", "paper"])
+def test_a_stand_in_gives_a_direction_of_the_speed_and_nothing_else(profile: str, tmp_path: Path) -> None:
+    group = group_of(tmp_path, profile, "books", ["vader_movies"])
+    for run in group.runs:
+        if run.norm == "ln":  # there at once
+            run.metrics.loc[run.metrics["metric"] == "vader_movies", "value"] = 61.0
+    rows = {row["id"]: row for row in compare.rows(PAPER, group) if row["clock"] != "train_seconds"}
+    row = rows["st_mr_speed"]
+    assert (row["metric"], row["ours"], row["verdict"]) == ("vader_movies", [2.0] * 3, "same direction")
+    assert row["reason"].startswith("vader_movies stands in for mr and gives a direction only")
+    assert row["text"].endswith("(vader_movies in its place)")
+    assert all(other["n_seeds"] == 0 for name, other in rows.items() if name != "st_mr_speed")
 
 
 def panels(group: Group) -> list[Any]:
@@ -113,8 +127,8 @@ def test_the_printed_value_stays_in_view_far_from_the_runs(tmp_path: Path) -> No
 def test_a_missing_set_is_told_and_a_stand_in_is_named(tmp_path: Path) -> None:
     group = group_of(tmp_path, "small", "plays-vader", ["vader_movies", "vader_products"])
     sick, _, mr, cr, subj, mpqa = panels(group)
-    for ax, name in ((sick, "SICK_train"), (subj, "plot.tok.gt9.5000"), (mpqa, "mpqa.")):
-        assert "not here: place" in text_of(ax) and name.split("_")[0] in text_of(ax) and not ax.lines
+    for ax, name in ((sick, "SICK_{train,trial,"), (subj, "plot.tok.gt9.5000"), (mpqa, "mpqa.pos")):
+        assert "is not here: place" in text_of(ax) and name in text_of(ax) and not ax.lines
     for ax, words in ((mr, "rated movie reviews (stand-in)"), (cr, "rated product reviews (stand-in)")):
         assert words in text_of(ax) and not any("paper" in label for label in lines_of(ax))
     _, table = figures.draw(FIGURE, group)
@@ -134,6 +148,8 @@ def test_table_3_has_the_four_printed_rows_and_ours(tmp_path: Path) -> None:
     page = paths[0].read_text()
     assert "| Ours + LN † | paper, 1.7 million updates |  | 0.858 | 0.788 | 0.270 |" in page
     assert "| ours, LN | profile small, STAND-IN plays-vader | 3 | 0.854 [0.854, 0.854] | – |" in page
+    none = group_of(tmp_path / "more", "smoke", "plays-vader", ["vader_movies"])
+    assert tables.our_rows(TABLE, none) == [], "dashes alone tell nothing"
     with paths[1].open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 4 + 2 and not any("vader" in name for name in rows[0])

@@ -13,15 +13,17 @@ import torch
 
 import experiments.tasks.skip_thoughts as module
 from data.fetch import DataError
+from experiments.cell import describe
 from experiments.compose import compose_cells
 from experiments.evaluations import classification, cost, relatedness
-from experiments.loop import make_optimizer, training_step
+from experiments.loop import Trainer, initial_model, make_optimizer, training_step
 from experiments.rng import generator
-from experiments.runs import RunError
-from experiments.schema import ConfigError
+from experiments.runs import Run, RunError, read_metrics
+from experiments.schema import ConfigError, dump
 from experiments.sentence_encoder import SentenceEncoder, lexicon
 from experiments.tasks.base import Demo, FinalTest
 from experiments.tasks.skip_thoughts import SkipThoughtsTask, joint_source, judged
+from experiments.tracker import Tracker
 
 TASK = SkipThoughtsTask()
 DEVICE = torch.device("cpu")
@@ -186,6 +188,16 @@ def test_vectors_that_cannot_be_judged_end_the_run_in_one_line() -> None:
     assert "\n" not in str(error.value)
 
 
+def test_a_diverged_model_is_no_failure_but_diverged() -> None:
+    cfg, data, model = ready()
+    with torch.no_grad():
+        model.encoder.cells[0].weight_hh.fill_(np.nan)
+        found = TASK.evaluate(model, data, cfg, 0)
+    assert [v.metric for v in found] == ["sick_r", "sick_rho", "sick_mse", "mr"] and all(
+        np.isnan(v.value) for v in found
+    )
+
+
 def test_other_sets_make_another_run() -> None:
     corpus, full, few = sd.books().source, sd.sets(), sd.sets(sick=False)
     whole, part = joint_source(corpus, full), joint_source(corpus, few)
@@ -237,6 +249,49 @@ def test_the_loss_is_a_sum_and_training_lowers_it(norm: str) -> None:
     for _ in range(60):
         training_step(TASK, model, optimizer, batch, cfg, generator(0, "noise", 0))
     assert TASK.loss(model, batch, cfg, generator(0, "noise", 0)).mean.item() < 0.7 * loss.mean.item()
+
+
+def trained(folder: Path, cfg: Any, most: int) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor]]:
+    """Trains on, up to ``most`` more steps. Returns what is logged, without the clock, and the weights."""
+    steps = 0
+
+    class Counted(SkipThoughtsTask):
+        def loss(self, *args: Any) -> Any:
+            nonlocal steps
+            steps += 1
+            if steps > most:
+                raise KeyboardInterrupt
+            return super().loss(*args)
+
+    task: Any = Counted()
+    data, model = task.data(cfg, DEVICE), initial_model(task, cfg, DEVICE)
+    with Run(folder, dump(cfg), describe(cfg, data.source, folder.name, DEVICE, [])) as opened:
+        try:
+            assert Trainer(task, cfg, data, model, opened, Tracker(), DEVICE, lambda: False).train() == "done"
+        except KeyboardInterrupt:
+            pass
+    rows = [{k: v for k, v in r.items() if k != "train_seconds"} for r in read_metrics(folder / "metrics.jsonl")]
+    return rows, torch.load(folder / "checkpoint.pt", weights_only=True)["model"]
+
+
+def test_a_run_repeats_itself_and_resumes_to_the_same_bits(tmp_path: Path) -> None:
+    words = [
+        "task=skip_thoughts",
+        "profile=smoke",
+        "norm=ln",
+        "train.budget=24",
+        "train.eval_every=12",
+        "train.batch_size=8",
+    ]
+    (cfg,) = compose_cells([[*words, "task.held_out=10", "task.maxlen=8", "train.checkpoint_seconds=1e-9"]])
+    whole, weights = trained(tmp_path / "whole", cfg, 100)
+    assert {row["split"] for row in whole} == {"train", "valid", "test"} and whole[-1]["step"] == 24
+    assert trained(tmp_path / "again", cfg, 100)[0] == whole
+    for cut in (5, 13):  # in the first epoch, and in a later one
+        folder = tmp_path / f"cut{cut}"
+        trained(folder, cfg, cut)
+        rows, resumed = trained(folder, cfg, 100)
+        assert rows == whole and all(torch.equal(resumed[name], weights[name]) for name in weights)
 
 
 # Loss of the first batch at the start and after three updates. A change that must not change numerics gives the same.

@@ -201,6 +201,9 @@ def _measure(d: Mapping[str, Any], clock: str | None, others: Sequence[Mapping[s
 
 
 def _row(d: Mapping[str, Any], clock: str | None, others: Sequence[Mapping[str, Any]], group: Group) -> Row:
+    if "stand_in" in d and _never_logged(d, group) and not _never_logged({**d, "metric": d["stand_in"]}, group):
+        text = f"{d['text']} ({d['stand_in']} in its place)"
+        d = {**d, "metric": d["stand_in"], "in_place_of": d["metric"], "text": text}
     absent = _never_logged(d, group)
     measured = _measure(d, clock, others, replace(group, found=[]) if absent else group)
     batch = (d["batch_size"] or group.batch_size) if "batch_size" in d else [d["from_batch"], d["to_batch"]]
@@ -272,9 +275,10 @@ def _verdict(
     """Verdict and the clauses of its reason. The rules are at the top of this file."""
     n, paper = len(measured.values), d["paper"]
     claim = d["kind"] in ("speed", "robustness", "time_to_best", *ordering.KINDS)
-    full = group.profile == "paper" and not group.stand_in
+    full = group.profile == "paper" and not group.stand_in and "in_place_of" not in d
     limit = (
-        f"stand-in data ({group.label}) give a direction only" if group.stand_in
+        f"{d['metric']} stands in for {d['in_place_of']} and gives a direction only" if "in_place_of" in d
+        else f"stand-in data ({group.label}) give a direction only" if group.stand_in
         else f"profile {group.profile} gives a direction only"
     )  # fmt: skip
     remarks = _remarks(d, clock, measured, group)

@@ -8,7 +8,6 @@ the task's ``Metric`` says which way is better.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -158,7 +157,7 @@ def _draw_panel(ax: Axes, panel: Mapping[str, Any], group: Group) -> tuple[list[
         begun = any(run.batch_size == panel["batch_size"] and not run.metrics.empty for run in group.runs)
         why: dict[str, Any] = {"s": "no runs yet"}
         if begun and "missing" in panel:
-            why = {"s": textwrap.fill(panel["missing"], 40), "fontsize": 8}
+            why = {"s": panel["missing"].strip(), "fontsize": 8}
         ax.text(0.5, 0.5, transform=ax.transAxes, ha="center", va="center", color="0.5", **why)
         ax.set(xticks=[], yticks=[])
         return bands, remarks

@@ -33,7 +33,10 @@ def printed_rows(paper: Mapping[str, Any], columns: Sequence[Mapping[str, Any]])
 
 
 def our_rows(table: Mapping[str, Any], group: Group) -> list[dict[str, Any]]:
-    """A row for each norm of one profile and data source: the values of all seeds in each column."""
+    """A row for each norm of one profile and data source: the values of all seeds in each column.
+
+    A norm without any value has none: what the columns are measured on was not there.
+    """
     from experiments.tasks import TASKS  # imports torch
 
     metrics = TASKS[group.task].metrics
@@ -42,7 +45,7 @@ def our_rows(table: Mapping[str, Any], group: Group) -> list[dict[str, Any]]:
         if run.state in FINISHED and run.batch_size == group.batch_size:
             by_norm.setdefault(run.norm, []).append(run)
     kind = "STAND-IN " if group.stand_in else ""
-    return [
+    rows = [
         {"model": f"ours, {name(norm)}", "norm": norm, "seeds": len(runs),
          "source": f"profile {group.profile}, {kind}{group.label}"}
         | {
@@ -53,6 +56,7 @@ def our_rows(table: Mapping[str, Any], group: Group) -> list[dict[str, Any]]:
         }
         for norm, runs in by_norm.items()
     ]  # fmt: skip
+    return [row for row in rows if any(not math.isnan(v) for c in table["columns"] for v in row[c["metric"]])]
 
 
 def cell(values: Sequence[float], decimals: int) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -22,13 +23,14 @@ from typing import Any, overload
 import numpy as np
 import torch
 from omegaconf import MISSING
+from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 
 from data.downstream import Downstream, load_downstream
 from data.fetch import DataError, Source
 from data.skip_thoughts import FIRST_WORD, TEXTS, Batches, Books, Padded, Triples, load_books
 from data.word_vectors import read_word_vectors
-from experiments.evaluations import METRICS, PROTOCOLS, EvaluationError, cost, run
+from experiments.evaluations import METRICS, PROTOCOLS, EvaluationError, cost, metrics_of, run
 from experiments.runs import RunError
 from experiments.schema import ConfigError
 from experiments.sentence_encoder import SentenceEncoder, lexicon, needed, tokens
@@ -275,8 +277,14 @@ def scores(split: str, model: nn.Module, data: SkipData, cfg: Any, seed: int) ->
     """
     protocol = cfg.task.eval if split == "valid" else cfg.task.final
     try:
-        found = [s for sets, encode in to_judge(model, data, cfg) for s in run(sets, encode, protocol, seed)]
+        # The libraries of NumPy have threads of their own; here they take no more than the job was given.
+        with threadpool_limits(torch.get_num_threads()):
+            found = [s for sets, encode in to_judge(model, data, cfg) for s in run(sets, encode, protocol, seed)]
     except EvaluationError as error:
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in model.parameters()):
+            return [
+                Value(split, name, math.nan) for name in metrics_of(data.sets)
+            ]  # diverged: the loop takes it from here
         raise RunError(f"the sentence vectors cannot be evaluated: {error}") from None
     return [Value(split, score.metric, score.value) for score in found]
 
