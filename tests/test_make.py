@@ -41,7 +41,7 @@ WRONG = [
         "NORM=bn is not supported by TASK=handwriting "
         "(its statistics would be those of 8 lines at each of 500 steps); choose from: none, wn, ln",
     ),
-    ("reproduce TASK=all NORM=bn", "NORM=bn is not supported by TASK=draw"),
+    ("reproduce TASK=all NORM=bn", "NORM=bn is not supported by TASK=attentive_reader (say where: bn_lstm, in the"),
     ("sweep TASK=draw SEEDS=abc", "SEEDS=abc must list whole numbers from 0 up"),
     ("sweep TASK=draw SEEDS=-1", "SEEDS=-1 must list whole numbers from 0 up"),
     ("sweep TASK=draw SEEDS=1,1", "SEEDS=1,1 names a value twice"),
