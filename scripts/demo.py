@@ -97,7 +97,7 @@ def main() -> int:
     options = from_command_line("demo", __doc__)
     task: Any = TASKS[options.task]
     if not isinstance(task, Demo):
-        able = ", ".join(name for name, one in TASKS.items() if isinstance(one, Demo))
+        able = ", ".join(sorted(name for name, one in TASKS.items() if isinstance(one, Demo)))
         raise ConfigError(f"TASK={options.task} has nothing to ask; choose from: {able}")
     run = choose(options)
     cfg, data, model = load(run, options.device)
