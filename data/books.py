@@ -10,26 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
+from data import padding
 from data.captions import EOS, FIRST_WORD, UNKNOWN, Encoded, encode
 from data.fetch import Source
+from data.padding import Padded
 
 __all__ = ["EOS", "FIRST_WORD", "UNKNOWN", "Books", "Encoded", "Padded", "encode_sentences", "padded"]
-
-
-class Padded(NamedTuple):
-    """A batch of sentences, time first.
-
-    Attributes:
-        words_TB: ids, int64, with one EOS after each sentence and EOS as padding beyond it.
-        lengths_B: words of each sentence and its EOS, int64.
-    """
-
-    words_TB: np.ndarray
-    lengths_B: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -58,14 +47,8 @@ class Books:
 
 
 def padded(sentences: Books | Encoded, numbers: np.ndarray) -> Padded:
-    """Some sentences (B,) as a batch."""
-    starts_B = sentences.starts[numbers]
-    counts_B = sentences.starts[numbers + 1] - starts_B
-    steps_T1 = np.arange(int(counts_B.max(initial=0)) + 1)[:, None]
-    inside_TB = steps_T1 < counts_B
-    words_TB = np.full(inside_TB.shape, EOS, dtype=np.int64)
-    words_TB[inside_TB] = sentences.words[(starts_B + steps_T1)[inside_TB]]
-    return Padded(words_TB, counts_B + 1)
+    """Some sentences (B,) as a batch, with one EOS after each and EOS as padding beyond it."""
+    return padding.padded(sentences.words, sentences.starts, numbers, EOS, marks=1)
 
 
 def encode_sentences(sentences: Iterable[str | Sequence[str]], vocabulary: Sequence[str]) -> Encoded:

@@ -21,6 +21,7 @@ import numpy as np
 
 from data.cloze_files import Question, entity_number
 from data.cloze_sentences import keep
+from data.padding import padded
 
 # What numpy and zipfile raise on a damaged file.
 DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError)
@@ -60,19 +61,9 @@ class Questions:
             passages (T, B), their lengths (B,), queries (S, B), their lengths (B,) and answers (B,), all int64.
         """
         chosen = np.asarray(numbers, dtype=np.int64)
-        passages = _padded(self.passage_words, self.passage_starts, chosen)
-        queries = _padded(self.question_words, self.question_starts, chosen)
+        passages = padded(self.passage_words, self.passage_starts, chosen, PAD)
+        queries = padded(self.question_words, self.question_starts, chosen, PAD)
         return *passages, *queries, self.answers[chosen].astype(np.int64)
-
-
-def _padded(words: np.ndarray, starts: np.ndarray, chosen_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    begin_B = starts[chosen_B]
-    lengths_B = (starts[chosen_B + 1] - begin_B).astype(np.int64)
-    time_T1 = np.arange(lengths_B.max(initial=0))[:, None]
-    there_TB = time_T1 < lengths_B
-    # Beyond the end of a text any place that exists will do.
-    words_TB = words[np.where(there_TB, begin_B + time_T1, 0)].astype(np.int64) if len(words) else there_TB * 0
-    return np.where(there_TB, words_TB, PAD), lengths_B
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,15 @@ class Sick:
     test: Pairs
     source: Source
 
+    @property
+    def parts(self) -> tuple[Pairs, Pairs, Pairs]:
+        """Train, trial, test."""
+        return self.train, self.trial, self.test
+
+    def sentences(self) -> list[str]:
+        """All of them: of each part the first sentences of its pairs, then the second ones."""
+        return [sentence for part in self.parts for sentence in (*part.first, *part.second)]
+
 
 def locate() -> list[Path] | None:
     """The files in the order of ``FILES``, or None. Raises ``DataError`` if only some are there."""

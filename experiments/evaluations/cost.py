@@ -43,8 +43,7 @@ def seconds(sets: Downstream, encode: Encoder, protocol: str) -> float:
 
 
 def _sick(sick: Sick, encode: Encoder, protocol: str) -> float:
-    parts = (sick.train, sick.trial, sick.test)
-    different = list(dict.fromkeys(s for part in parts for s in (*part.first, *part.second)))
+    different = list(dict.fromkeys(sick.sentences()))
     some = different[:: max(1, len(different) // SAMPLE)]
     start = time.perf_counter()
     vectors_ND = encode(some)

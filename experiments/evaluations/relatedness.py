@@ -51,10 +51,9 @@ class Relatedness(NamedTuple):
 
 def evaluate(sick: Sick, encode: Encoder, protocol: str, seed: int) -> Relatedness:
     """The three numbers on the test pairs. Raises ``EvaluationError``."""
-    parts = (sick.train, sick.trial, sick.test)
-    vectors_SD = vectors(encode, [s for part in parts for s in (*part.first, *part.second)], "SICK")
+    vectors_SD = vectors(encode, sick.sentences(), "SICK")
     features, start = [], 0
-    for part in parts:
+    for part in sick.parts:
         n = len(part)
         features.append(pair_features(vectors_SD[start : start + n], vectors_SD[start + n : start + 2 * n]))
         start += 2 * n

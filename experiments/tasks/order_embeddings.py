@@ -23,7 +23,8 @@ import torch.nn.functional as F
 from omegaconf import MISSING
 from torch import Tensor, nn
 
-from data.captions import EOS, FIRST_WORD, PER_IMAGE, Encoded
+from data.books import padded
+from data.captions import FIRST_WORD, PER_IMAGE, Encoded
 from data.fetch import Source
 from data.order_embeddings import Split, load_order_embeddings, paint
 from experiments.retrieval_pictures import Found, draw_found
@@ -108,13 +109,8 @@ class OrderData:
 
     def words(self, encoded: Encoded, captions: np.ndarray) -> tuple[Tensor, Tensor]:
         """Word ids (T, B), EOS at the end and as padding, and lengths (B,) that count one EOS."""
-        starts, ends = encoded.starts[captions], encoded.starts[captions + 1]
-        lengths_B = ends - starts + 1
-        words_BT = np.full((len(captions), int(lengths_B.max())), EOS, dtype=np.int64)
-        for row_T, start, end in zip(words_BT, starts, ends, strict=True):
-            row_T[: end - start] = encoded.words[start:end]
-        words_TB = torch.from_numpy(np.ascontiguousarray(words_BT.T))
-        return words_TB.to(self.device), torch.from_numpy(lengths_B).to(self.device)
+        words_TB, lengths_B = (torch.from_numpy(array).to(self.device) for array in padded(encoded, captions))
+        return words_TB, lengths_B
 
     def image_features(self, split: Split, images: np.ndarray) -> Tensor:
         """Features (B, D) of these images, of length 1 if the task wants that."""

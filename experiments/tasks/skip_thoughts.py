@@ -143,8 +143,7 @@ def part(books: Books, first: int, last: int) -> Books:
 
 def judged(sets: Downstream) -> list[str]:
     """All sentences that are encoded in an evaluation."""
-    parts = (sets.sick.train, sets.sick.trial, sets.sick.test) if sets.sick else ()
-    pairs = [sentence for part in parts for sentence in (*part.first, *part.second)]
+    pairs = sets.sick.sentences() if sets.sick else []
     return pairs + [sentence for labelled in sets.labelled.values() for sentence in labelled.sentences]
 
 
