@@ -8,6 +8,7 @@ Results and costs come from the published runs only, so that the README says the
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import json
 import re
@@ -264,6 +265,22 @@ def glossary() -> str:
     return table(["task", "metric", "unit", "better", "what"], rows)
 
 
+def new_norm() -> str:
+    """What it takes to add RMSNorm: its file, and the lines that come into files there are."""
+    folder = ROOT / "tests" / "extensions" / "rms"
+    parts = []
+    for path in sorted(path for path in (folder / "tree").rglob("*.yaml")):
+        parts.append(f"`{path.relative_to(folder / 'tree')}`, new:\n\n```yaml\n{path.read_text(encoding='utf-8')}```")
+    for name, edits in yaml.safe_load((folder / "edits.yaml").read_text(encoding="utf-8")).items():
+        before = after = (ROOT / name).read_text(encoding="utf-8")
+        for edit in edits:
+            after = after.replace(edit["old"], edit["new"])
+        marked = difflib.unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm="")
+        body = "\n".join(line for line in list(marked)[2:] if not line.startswith("@@"))
+        parts.append(f"`{name}`:\n\n```diff\n{body}\n```")
+    return "\n\n".join(parts)
+
+
 def choices() -> str:
     """Choices and deviations: a file for each task, in the paper's order, and what all tasks share."""
     files = [sections.CHOICES / f"{topic}.md" for topic in (*TASKS, "norms")]
@@ -272,6 +289,7 @@ def choices() -> str:
 
 SECTIONS: dict[str, Callable[[], str]] = {
     "glance": glance,
+    "new_norm": new_norm,
     "profiles": profiles,
     "results": results,
     "costs": costs,
