@@ -52,7 +52,7 @@ class Triples:
             which, remedy = ("the last ", "raise task.held_out or") if held_out else ("", "give another text or raise")
             raise DataError(
                 f"{books.source.name}: {which}{count:,} sentence{'s' * (count != 1)}, but no three neighbours of fewer "
-                f"than {maxlen} words each; {remedy} or task.maxlen"
+                f"than {maxlen} words each; {remedy} task.maxlen"
             )
         words_N[[0, -1]] = maxlen  # no sentence in the middle
         dtype = np.int32 if count < 2**31 else np.int64
