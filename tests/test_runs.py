@@ -255,11 +255,6 @@ def test_several_threads_on_a_busy_machine_are_told_of(
     threads: int,
     load: float,
     told: bool,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    threads: int,
-    load: float,
-    told: bool,
 ) -> None:
     monkeypatch.setattr("experiments.cell.cores", lambda: 2)
     monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
