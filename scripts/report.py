@@ -38,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         write_whole(chosen.out / f"{name}.md", to_markdown(made.blocks)),
         write_whole(chosen.out / f"{name}.html", html.to_html(made.blocks)),
     ])  # fmt: skip
+    say([f"warning: {line}" for line in made.older])
     if not made.shown:
         say([f"error: the report has no results: {nothing(chosen.tasks, chosen.profile, chosen.runs)}"])
     return int(not made.shown or made.left_out > 0)

@@ -68,7 +68,7 @@ def test_a_complete_report(tmp_path: Path, cells: list[rf.FakeCell], capsys: pyt
 
 def test_no_runs_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, page = make(tmp_path)
-    assert code == 1 and "there are no runs at all: `make reproduce" in first(page)
+    assert code == 1 and "there are no runs at all: `make reproduce TASK=draw`" in first(page)
     assert "**No runs.** `make reproduce TASK=draw` makes them." in page and "What the paper says" in page
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: the report has no results: no runs of draw")
@@ -95,10 +95,13 @@ def test_a_metric_missing_in_some_seeds(tmp_path: Path, cells: list[rf.FakeCell]
     assert "| inconclusive |" in row and "not logged by ln batch 128 seed 1" in row
 
 
-def test_a_run_of_an_older_schema(tmp_path: Path, cells: list[rf.FakeCell]) -> None:
+def test_a_run_of_an_older_schema(tmp_path: Path, cells: list[rf.FakeCell], capsys: pytest.CaptureFixture[str]) -> None:
     fill(tmp_path, cells)
     old = rf.write_run(tmp_path / "runs", rf.cell("draw", "ln", 64, 7), rf.rows(CURVE))
     (old / "config.yaml").write_text("task:\n  name: draw\n  gone: 1\n")
+    code, page = make(tmp_path)
+    assert code == 1 and "is of an older schema" in first(page), "it was left out"
+    assert f"warning: draw/{old.name} is of an older schema" in capsys.readouterr().err
     older = rf.write_run(tmp_path / "runs", rf.cell("draw", "ln", 64, 8), rf.rows(CURVE))
     meta = json.loads((older / "meta.json").read_text())
     del meta["config_sha"]

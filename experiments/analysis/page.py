@@ -36,11 +36,12 @@ READING = (
 
 @dataclass
 class Page:
-    """The blocks of a report, how many runs it shows, and whether any had to be left out."""
+    """The blocks of a report, how many runs it shows, how many had to be left out, and a line for each older one."""
 
     blocks: list[Block]
     shown: int
     left_out: int
+    older: list[str]
 
 
 def build(
@@ -62,19 +63,21 @@ def build(
     wanted = [run for run in collection.runs if run.task in tasks and _shown(run.profile, profile)]
     quiet = sum(run.task in tasks and run.profile == QUIET for run in collection.runs) if profile is None else 0
     chosen = Collection(wanted)
+    older: list[str] = []
     found: dict[str, Section] = {}
     everywhere: dict[str, dict[Place, Several]] = {}
     for task in tasks:
         there, notes = places(chosen, task, experiment_names(task))
         first += [note.partition(": ")[2] for note in notes]
         on_cells = {run.identity for several in there.values() for _, group in several for run in group.runs}
-        first += troubles.older([run for run in wanted if run.task == task and run.identity not in on_cells])
+        older += troubles.older([run for run in wanted if run.task == task and run.identity not in on_cells])
         everywhere[task] = there
         found[task] = sections.task_section(task, there, roots)
         first += found[task].troubles
-    first += troubles.unsealed(wanted)
+    first += [*older, *troubles.unsealed(wanted)]
     if not wanted:
-        first.insert(0, "there are no runs at all: `make reproduce TASK=all` makes them")
+        which = f"TASK={tasks[0] if len(tasks) == 1 else 'all'}" + (f" PROFILE={profile}" if profile else "")
+        first.insert(0, f"there are no runs at all: `make reproduce {which}` makes them")
     if quiet:
         first.append(
             f"{quiet} runs at profile {QUIET} are not shown, for it is for tests: `make report PROFILE={QUIET}`"
@@ -99,7 +102,7 @@ def build(
     blocks += extra
     blocks += [Heading(2, "Choices that all tasks share", "choices"), Bullets(sections.choices("norms"))]
     blocks += [Heading(2, "How to read this", "how-to-read"), Bullets(READING)]
-    return Page(blocks, len(wanted), len(collection.damaged) + len(collection.doubles))
+    return Page(blocks, len(wanted), len(collection.damaged) + len(collection.doubles) + len(older), older)
 
 
 def _shown(profile: str, wanted: str | None) -> bool:
