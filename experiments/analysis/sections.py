@@ -237,7 +237,7 @@ def tables_of(task: str, paper: Mapping[str, Any], there: Mapping[Place, Several
             blocks.append(Bullets(without, warning=True))
         blocks.append(Table(f"{table['title']}: the paper's rows and ours, median of the seeds [range]",
                             [*tables.HEAD, *(c["head"] for c in table["columns"])], body))  # fmt: skip
-        blocks.append(Text(f"{table['note'].rstrip('.').capitalize()}."))
+        blocks.append(Text(f"{table['note'][:1].upper()}{table['note'][1:].rstrip('.')}."))
     return blocks
 
 
