@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.analysis.collect import FINISHED, Run
+from experiments.analysis.document import markdown_table
 from experiments.analysis.groups import Group
 from experiments.analysis.measures import final, median
 from experiments.analysis.names import name
@@ -91,12 +92,12 @@ def to_markdown(
 ) -> str:
     """The table as a page."""
     columns = table["columns"]
-    body = [[*HEAD, *(c["head"] for c in columns)], ["---"] * (len(HEAD) + len(columns))]
+    body = []
     for row in rows:
         seeds = "" if row["seeds"] is None else str(row["seeds"])
         cells = [cell(row[c["metric"]], c.get("decimals", 1)) for c in columns]
         body.append([row["model"], row["source"], seeds, *cells])
-    lines = "\n".join("| " + " | ".join(text.replace("|", "\\|") for text in line) + " |" for line in body)
+    lines = markdown_table([*HEAD, *(c["head"] for c in columns)], body)
     remarks = "\n\n".join(notes(group) for group in groups)
     return (
         f"# {table['title']}\n\n{lines}\n\n"
