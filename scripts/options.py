@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from experiments.machine import cores
+from data.processors import cores
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
