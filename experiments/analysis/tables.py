@@ -45,10 +45,9 @@ def our_rows(table: Mapping[str, Any], group: Group) -> list[dict[str, Any]]:
     for run in group.runs:
         if run.state in FINISHED and run.batch_size == group.batch_size:
             by_norm.setdefault(run.norm, []).append(run)
-    kind = "STAND-IN " if group.stand_in else ""
     rows = [
         {"model": f"ours, {name(norm)}", "norm": norm, "seeds": len(runs),
-         "source": f"profile {group.profile}, {kind}{group.label}"}
+         "source": f"profile {group.profile}, {group.marked_label}"}
         | {
             c["metric"]: [
                 final(r.series(table["split"], c["metric"]), r.state, metrics[c["metric"]].better) for r in runs
@@ -124,8 +123,9 @@ def to_frame(table: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> pd.
 
 def save(table: Mapping[str, Any], paper: Mapping[str, Any], groups: Sequence[Group], out: Path) -> list[Path]:
     """Writes ``<out>/<name>.{md,csv}``, with the rows of every profile and data source; returns the two paths."""
-    rows = printed_rows(paper, table["columns"]) + [row for group in groups for row in our_rows(table, group)]
-    shown = [group for group in groups if our_rows(table, group)]
+    ours = [(group, our_rows(table, group)) for group in groups]
+    rows = printed_rows(paper, table["columns"]) + [row for _, own in ours for row in own]
+    shown = [group for group, own in ours if own]
     return [
         write_whole(out / f"{table['name']}.md", to_markdown(table, rows, shown, paper["source"])),
         write_whole(out / f"{table['name']}.csv", to_frame(table, rows).to_csv(index=False, lineterminator="\n")),
