@@ -7,6 +7,7 @@ read where they are (``data.top4``). The files of Hermann et al. that they were 
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data import cloze_folder, stories, top4
+from data import cloze_folder, random_questions, stories, top4
 from data.cloze_files import BadQuestion, parse_question, write_question
 from data.cloze_pack import (
     FIRST_WORD,
@@ -37,7 +38,7 @@ __all__ = ["FIRST_WORD", "PAD", "UNKNOWN", "Questions", "ReaderData", "get", "lo
 log = logging.getLogger(__name__)
 
 SPLITS = ("train", "valid", "test")
-STORIES, TOP4 = "stories", "top4"
+STORIES, TOP4, RANDOM = "stories", "top4", "random"
 NAMES = {"cnn": "CNN", "dailymail": "Daily Mail", TOP4: "CNN, top 4 sentences"}
 CNN_QUESTIONS = {"train": 380_298, "valid": 3_924, "test": 3_198}
 
@@ -71,7 +72,8 @@ def load_attentive_reader(dataset: str = "cnn", sentences: int | None = 4, *, sk
     """The data set ``dataset``, or the generated stories if it is a published one that is not here.
 
     Args:
-        dataset: ``stories``, ``cnn``, ``dailymail``, ``top4``, or the name of a folder of ``.question`` files.
+        dataset: ``stories``, ``cnn``, ``dailymail``, ``top4``, ``random`` (for timing), or the name of a folder of
+            ``.question`` files.
         sentences: how many sentences of a passage are kept at most (``data.cloze_sentences``); None: the whole
             passage. ``top4`` has been cut by its authors and stays as it is.
         skip_bad: leave out question files that cannot be used, and count them, instead of raising.
@@ -81,6 +83,8 @@ def load_attentive_reader(dataset: str = "cnn", sentences: int | None = 4, *, sk
     """
     if sentences is not None and sentences < 1:
         raise DataError(f"task.sentences={sentences} must be 1 or more, or null for whole passages")
+    if dataset == RANDOM:
+        return _random()
     if dataset == STORIES:
         return _stories(sentences, "generated in place of news articles")
     if dataset == TOP4:
@@ -188,6 +192,15 @@ def _stories(sentences: int | None, why: str) -> ReaderData:
     counts = "/".join(f"{size:,}" for size in _sizes(arrays).values())
     detail = f"{counts} questions about generated stories of four to eight sentences; {_kept(arrays, sentences)}; {why}"
     return _data(arrays, Source("stand-in", STORIES, "generated stories (stand-in)", digest, detail))
+
+
+def _random() -> ReaderData:
+    """Words without a meaning in the published sizes, for ``make bench``."""
+    splits, words = {split: random_questions.questions(split) for split in SPLITS}, random_questions.vocabulary()
+    digest = hashlib.sha256(b"".join(part.passage_words.tobytes() for part in splits.values())).hexdigest()
+    detail = f"{len(words):,} words, passages of {random_questions.PASSAGE} and one more; for timing only"
+    source = Source("stand-in", RANDOM, "random words in the published sizes", digest, detail)
+    return ReaderData(splits, words, entities_of(words), source, dict.fromkeys(SPLITS, 1.0))
 
 
 def _story_shard(split: str, size: int, sentences: int | None) -> Shard:

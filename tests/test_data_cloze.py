@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data import cloze_pack
+from data.attentive_reader import load_attentive_reader
 from data.cloze_files import ENTITIES, PLACEHOLDER, BadQuestion, Question, parse_question, write_question
 from data.cloze_pack import FIRST_WORD, PAD, UNKNOWN, Questions, Shard, build_vocabulary, entities_of, merge, pack
 from data.cloze_sentences import keep, scores, split_sentences
@@ -253,3 +254,16 @@ def test_a_shard_comes_back_from_its_file_and_a_damaged_one_does_not(tmp_path: o
     np.savez(path, words=np.zeros(1, np.uint8))
     assert cloze_pack.load_shard(path) is None
     assert cloze_pack.load_shard(path.with_name("none.npz")) is None
+
+
+def test_random_words_have_the_published_sizes() -> None:
+    """For timing: 65,830 ids with padding and the unknown word, and passages of 300 words after the last is dropped."""
+    first, again = load_attentive_reader("random"), load_attentive_reader("random")
+    assert FIRST_WORD + len(first.vocabulary) == 65_830 and len(set(first.vocabulary)) == 65_828
+    assert [first.word(int(n)).startswith("@entity") for n in first.entities] == [True] * 600
+    for split, questions in first.splits.items():
+        passages_TB, lengths_B, _, _, answers_B = questions.padded(np.arange(64))
+        assert passages_TB.shape == (301, 64) and set(lengths_B.tolist()) == {301}
+        assert passages_TB.min() >= FIRST_WORD and passages_TB.max() < 65_830 and set(answers_B) <= set(first.entities)
+        assert np.array_equal(questions.passage_words, again.splits[split].passage_words)
+    assert first.source.kind == "stand-in" and first.source.fingerprint == again.source.fingerprint

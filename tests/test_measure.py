@@ -140,3 +140,20 @@ def test_bench_and_estimate_as_commands(results: Path) -> None:
     lines = done.stdout.splitlines()
     assert lines[1].split()[:4] == ["norm", "batch", "ms/step", "steps"]
     assert [line.split()[0] for line in lines[2:4]] == ["none", "ln"] and "all cells: " in done.stdout
+
+
+def test_a_reader_is_timed_on_words_in_the_published_sizes(
+    monkeypatch: pytest.MonkeyPatch, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever questions are at hand; the four arms of Figure 2, once each."""
+    asked: list[bench.Cell] = []
+    found = {"batch_size": 64, "threads": 1, "norms": {}, "products": {"ms": 1.0, "count": 1, "gflop": 1.0},
+             "optimizer": {"ms": 1.0}}  # fmt: skip
+    monkeypatch.setattr(bench, "bench_batch", lambda batch, grid, *_: asked.extend(grid) or found)
+    for words, data in ((["PROFILE=paper"], "random"), (["PROFILE=smoke"], "stories")):
+        asked.clear()
+        monkeypatch.setattr("sys.argv", ["bench", "TASK=attentive_reader", *words])
+        assert bench.main() == 0
+        assert [cell.norm for cell in asked] == ["none", "bn_lstm", "bn_everywhere", "ln"]
+        datasets = {cfg.task.dataset for cfg in bench.compose_cells([cell.overrides for cell in asked])}
+        assert datasets == {data}
