@@ -74,7 +74,7 @@ def locate(name: str) -> Path | None:
                 try:
                     if (found := _with_splits(folder)) is not None:
                         return found
-                    packed = [path for path in (base.with_suffix(".tgz"), base / f"{name}.tgz") if path.is_file()]
+                    packed = [path for path in (base.parent / f"{name}.tgz", base / f"{name}.tgz") if path.is_file()]
                 except OSError as error:
                     raise unreadable(error, folder) from None
             if packed:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from textwrap import shorten
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from data.captions import FIRST_WORD, PER_IMAGE, UNKNOWN, Caption, Encoded, buil
 from data.coco import COCO_FEATURES, check_counts, check_matrices, fetch_coco
 from data.features import map_features
 from data.fetch import DataError, FetchError, Say, Source, origin_of, raw_dir, say_files
+from data.messages import shortened
 from data.order_layouts import ALIASES, SPLITS, Located, locate, read
 from data.parsed_cache import Arrays, cached
 
@@ -91,7 +91,7 @@ class OrderEmbeddingData:
             strange = [word for word, number in zip(words, encoded.words, strict=True) if number == UNKNOWN]
             readings.append((len(strange) / max(len(words), 1), len(readings), encoded, words, strange))
         _, _, encoded, words, strange = min(readings)
-        shown = shorten(" ".join(text.split()), 60, placeholder=" …")
+        shown = shortened(text)
         if len(strange) == len(words):
             some = ", ".join([word for word in self.vocabulary if word.isalnum()][:12])
             raise DataError(

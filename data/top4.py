@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from data.cloze_files import ENTITY
+from data.cloze_files import ENTITY, entity_number
 from data.cloze_pack import FIRST_WORD, joined
 from data.fetch import DataError, find_set, raw_dir, read_bytes
 from data.parsed_cache import Arrays, cached
@@ -48,7 +48,7 @@ def read_pickle(path: Path) -> Any:
     """
     content = read_bytes(path)
     try:
-        # Strings of Python 2 are bytes. Two of them must not become the same word, whatever they hold.
+        # Strings of Python 2 are bytes. What is not UTF-8 keeps its number, so that two words do not become one.
         return PlainUnpickler(io.BytesIO(content), encoding="utf-8", errors="backslashreplace").load()
     except pickle.UnpicklingError as error:
         refused = "names " in str(error) or "refers " in str(error)
@@ -119,8 +119,13 @@ def _dictionary(path: Path) -> tuple[list[str], np.ndarray]:
     for word, number in words.items():
         if not isinstance(word, str) or type(number) is not int or number < 0:
             raise DataError(f"{path}: {_shown(word)} has the id {_shown(number)}, not a whole number; replace it")
-    if not any(ENTITY in word for word in words):
-        raise DataError(f"{path}: holds no {ENTITY} marker; replace it by the dictionary of the top4 questions")
+        # Words are kept as lines of UTF-8: one that is two lines would give all after it the ids of others.
+        if "\n" in word or any("\ud800" <= character <= "\udfff" for character in word):
+            raise DataError(f"{path}: {_shown(word)} is no word (it holds a line end or no text); replace it")
+    if not any(entity_number(word) is not None for word in words):
+        raise DataError(
+            f"{path}: holds no marker such as {ENTITY}7; replace it by the dictionary of the top4 questions"
+        )
     order = sorted(words, key=lambda word: (words[word], word))
     numbers = [words[word] for word in order]
     for word, number, after in zip(order[1:], numbers, numbers[1:], strict=False):

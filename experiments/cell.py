@@ -175,7 +175,13 @@ def _pictures(task: Task, cfg: Config, data: Data, model: nn.Module, run: Run, t
 def prepare(cfg: Config, jobs: int) -> torch.device:
     """Sets torch up for one cell: threads, denormals, determinism. Returns the device."""
     device = pick_device(cfg.device)
-    torch.set_num_threads(pick_threads(cfg.threads, jobs))
+    torch.set_num_threads(threads := pick_threads(cfg.threads, jobs))
+    # Threads meet at the end of each of a step's thousands of operations, and wait there for the one without a core.
+    if threads > 1 and (load := os.getloadavg()[0]) > 2 * cores():
+        log.warning(
+            "%d threads on a machine that is busy (load %.0f on %d cores): recurrent layers may take many times as "
+            "long as with threads=1 (make: OMP_NUM_THREADS=1)", threads, load, cores(),
+        )  # fmt: skip
     # Adam's moments of rarely used weights decay into denormals, which are many times slower.
     torch.set_flush_denormal(True)
     if device.type == "cuda":

@@ -17,6 +17,7 @@ from torch import nn
 from data.attentive_reader import FIRST_WORD, PAD, UNKNOWN
 from data.cloze_files import PLACEHOLDER
 from data.fetch import DataError
+from data.messages import shortened
 from models.attentive_reader import AttentiveReader
 
 COLUMNS = 96  # characters in a line
@@ -74,12 +75,15 @@ def parse_query(query: str, questions: int) -> tuple[int, list[str] | None]:
     """The number of a validation question, and the words of a query of one's own. Raises ``DataError``."""
     found = re.fullmatch(r"\s*(?:(\d+)\s*(?::|$))?\s*(.*?)\s*", query, re.DOTALL)
     assert found is not None, "any text fits"
-    number, words = int(found[1] or 0), found[2].split()
-    shown = textwrap.shorten(query, 60, placeholder=" …")
+    digits, words = found[1] or "0", found[2].split()
+    number = int(digits[:18])  # one of more digits is too large anyway, and Python refuses to read thousands of them
+    shown = shortened(query)
     if len(words) > MOST_WORDS:
         raise DataError(f"QUERY has {len(words)} words; ask in at most {MOST_WORDS}")
-    if number >= questions:
-        raise DataError(f"QUERY={shown}: there is no validation question {number}; use 0 to {questions - 1}")
+    if number >= questions or len(digits) > 18:
+        raise DataError(
+            f"QUERY={shown}: there is no validation question {shortened(digits, 18)}; use 0 to {questions - 1}"
+        )
     if words and PLACEHOLDER not in words or not (words or found[1]):
         raise DataError(
             f"QUERY={shown}: give the number of a validation question, such as 12, or words with {PLACEHOLDER} about "
@@ -110,7 +114,7 @@ def read(model: nn.Module, data: Any, number: int, size: int, words: list[str] |
     passage, query = data.cut(passage_TB, lengths_B), data.cut(query_TB, query_lengths_B)
     answer = model(*passage, *query)
     shares_V = answer.logits_BV[b].softmax(0)
-    p_K, best_K = shares_V.topk(CANDIDATES)
+    p_K, best_K = shares_V.topk(min(CANDIDATES, len(shares_V)))
     spoken = [[data.all.word(int(word)) for word in words_TB[: lengths[b], b]]
               for words_TB, lengths in ((passage_TB, lengths_B), (query_TB, query_lengths_B))]  # fmt: skip
     if words is not None:
@@ -134,7 +138,7 @@ def _put(
     known = {word: FIRST_WORD + n for n, word in enumerate(data.all.vocabulary)}
     ids = [known.get(word, known.get(word.lower(), UNKNOWN)) for word in words]
     if all(number == UNKNOWN or word == PLACEHOLDER for number, word in zip(ids, words, strict=True)):
-        shown, some = textwrap.shorten(" ".join(words), 60, placeholder=" …"), [w for w in known if w.isalnum()][:12]
+        shown, some = shortened(" ".join(words)), [word for word in known if word.isalnum()][:12]
         raise DataError(
             f"QUERY={shown}: no word of it is among the {len(known):,} known ones ({', '.join(some)} …); use those"
         )

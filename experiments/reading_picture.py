@@ -24,8 +24,8 @@ LEAST = 0.25  # a weight below this never has the darkest shade, or looking ever
 
 def draw_readings(readings: Sequence[Reading], title: str, path: Path) -> Path:
     """A page with one block per question."""
-    blocks = [_lines(reading.passage) for reading in readings]
-    heights = [LINE * (max(line for line, _ in block) + 1 + 3.2) for block in blocks]
+    blocks = [[_lines(reading.passage), _lines(_query(reading)), _lines(_said(reading), 3)] for reading in readings]
+    heights = [LINE * (1.2 + sum(places[-1][0] + 1 for places in block)) for block in blocks]
     figure = Figure(figsize=(WIDTH, sum(heights) + 0.75))
     FigureCanvasAgg(figure)
     figure.text(0.012, 1 - 0.12 / figure.get_figheight(), title, fontsize=9.5, weight="bold", va="top", **PLAIN)
@@ -40,19 +40,29 @@ def draw_readings(readings: Sequence[Reading], title: str, path: Path) -> Path:
     return write_whole(path, rendered(figure, "png"))
 
 
-def _lines(words: Sequence[str]) -> list[tuple[int, int]]:
-    """Line and column of each word."""
+def _lines(words: Sequence[str], blanks: int = 1) -> list[tuple[int, int]]:
+    """Line and column of each word, ``blanks`` between two of a line."""
     places, line, column = [], 0, 0
     for word in words:
         if column and column + len(word) > COLUMNS:
             line, column = line + 1, 0
         places.append((line, column))
-        column += len(word) + 1
+        column += len(word) + blanks
     return places
 
 
-def _draw(axes: Axes, reading: Reading, places: Sequence[tuple[int, int]], height: float) -> None:
-    """One block: heading, passage, query and candidates. Units: inches, downwards."""
+def _query(reading: Reading) -> list[str]:
+    return ["query:", *reading.query]
+
+
+def _said(reading: Reading) -> list[str]:
+    """The answer, if there is one, and the likeliest words."""
+    best = [f"{word} {p:.2f}" for word, p in reading.best]
+    return [f"answer: {reading.answer}"] * (reading.answer is not None) + [f"likeliest: {best[0]}", *best[1:]]
+
+
+def _draw(axes: Axes, reading: Reading, block: Sequence[Sequence[tuple[int, int]]], height: float) -> None:
+    """One block: heading, passage, query and candidates, and the places of their words. Units: inches, downwards."""
     axes.set(xlim=(0, WIDTH * 0.976), ylim=(height, 0))
     axes.set_axis_off()
     character = 0.602 * SIZE / 72
@@ -61,20 +71,21 @@ def _draw(axes: Axes, reading: Reading, places: Sequence[tuple[int, int]], heigh
     heading = f"{reading.title}; largest weight {reading.weights.max():.2f}, darkest shade {darkest:.2f}"
     axes.text(0, 0.4 * LINE, heading, color="0.35", **text)
     y = 1.4 * LINE
-    for t, (word, (line, column)) in enumerate(zip(reading.passage, places, strict=True)):
+
+    def write(word: str, place: tuple[int, int], **look: Any) -> None:
+        line, column = place
+        axes.text(column * character, y + line * LINE, word, family="monospace", **text, **look)
+
+    for t, (word, place) in enumerate(zip(reading.passage, block[0], strict=True)):
         share = float(reading.weights[t]) / darkest if t < reading.read else 0.0
         box = {
             "facecolor": tuple(1 - share * (1 - SHADE)), "pad": 1.2, "linewidth": 0.9,
             "edgecolor": MARK if word == reading.answer else "none",
         }  # fmt: skip
-        color = GREY if t >= reading.read else "white" if share > 0.55 else "black"
-        axes.text(column * character, y + line * LINE, word, family="monospace", color=color, bbox=box, **text)
-    y += (places[-1][0] + 1) * LINE
-    heads, column = ["query:"] + reading.query, 0
-    for n, word in enumerate(heads):
-        color = GREY if n > reading.query_read else "black"
-        axes.text(column * character, y, word, family="monospace", color=color, **text)
-        column += len(word) + 1
-    said = "   ".join(f"{word} {p:.2f}" for word, p in reading.best)
-    right = "" if reading.answer is None else f"answer: {reading.answer}   "
-    axes.text(0, y + LINE, f"{right}likeliest: {said}", family="monospace", **text)
+        write(word, place, color=GREY if t >= reading.read else "white" if share > 0.55 else "black", bbox=box)
+    y += (block[0][-1][0] + 1) * LINE
+    for n, (word, place) in enumerate(zip(_query(reading), block[1], strict=True)):
+        write(word, place, color=GREY if n > reading.query_read else "black")
+    y += (block[1][-1][0] + 1) * LINE
+    for words, place in zip(_said(reading), block[2], strict=True):
+        write(words, place)

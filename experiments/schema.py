@@ -13,6 +13,8 @@ import difflib
 import hashlib
 import json
 import math
+import os
+import re
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -126,7 +128,7 @@ class Config:
     seed: int = MISSING
     profile: str = MISSING
     device: str = MISSING  # auto | cpu | cuda | mps
-    threads: int = MISSING  # torch threads; 0: cores / jobs
+    threads: int = MISSING  # torch threads; 0: cores / jobs, $OMP_NUM_THREADS at most
     kernel: str = "auto"  # of recurrent layers: auto | reference | fused
     fail_fast: bool = MISSING
     logger: LoggerConfig = field(default_factory=LoggerConfig)
@@ -317,8 +319,10 @@ def pick_device(name: str) -> torch.device:
 
 
 def pick_threads(threads: int, jobs: int) -> int:
-    """Torch threads of one job: as asked, or the cores shared out between the jobs."""
-    return threads or max(1, cores() // max(1, jobs))
+    """Torch threads of one job: as asked, or the cores shared out between the jobs; $OMP_NUM_THREADS is the most."""
+    most = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]  # a list has one for each level of nesting
+    share = max(1, cores() // max(1, jobs))
+    return threads or (min(share, int(most)) if re.fullmatch("[1-9][0-9]{0,8}", most) else share)
 
 
 def one_line(text: str) -> str:

@@ -275,12 +275,16 @@ def _norms(value: str | None, tasks: tuple[str, ...]) -> tuple[str, ...] | None:
     return _unique("NORM", norms)
 
 
+def _is_whole(text: str, least: int) -> bool:
+    """Whether it is a whole number; isdecimal() alone takes other scripts too, and int() not thousands of digits."""
+    return text.isascii() and text.isdecimal() and len(text) <= 18 and int(text) >= least
+
+
 def _integers(name: str, value: str | None, least: int) -> tuple[int, ...] | None:
     if value is None:
         return None
     items = [item.strip() for item in value.split(",")]
-    # isdecimal() alone also takes digits of other scripts.
-    if not all(item.isascii() and item.isdecimal() and int(item) >= least for item in items):
+    if not all(_is_whole(item, least) for item in items):
         raise OptionError(f"{name}={value} must list whole numbers from {least} up, such as {name}=1,2")
     return _unique(name, tuple(int(item) for item in items))
 
@@ -300,7 +304,7 @@ def _unique(name: str, values: tuple[T, ...]) -> tuple[T, ...]:
 def _jobs(value: str) -> int | None:
     if value == "auto":
         return None
-    if not (value.isascii() and value.isdecimal() and int(value) >= 1):
+    if not _is_whole(value, 1):
         raise OptionError(f"JOBS={value} is neither auto nor a whole number from 1 up")
     return int(value)
 

@@ -8,18 +8,19 @@ Results and costs come from the published runs only, so that the README says the
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import json
 import re
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from experiments.analysis import compare, report, sections, verified
+from experiments.analysis import compare, headlines, report, sections, verified
 from experiments.analysis.collect import Collection, Run, collect
 from experiments.analysis.document import markdown_table
 from experiments.analysis.groups import places
@@ -33,12 +34,64 @@ from scripts import bench_rnn
 
 README = ROOT / "README.md"
 PUBLISHED = ROOT / "results" / "published"
+PAPER = "Layer Normalization, arXiv 1607.06450, section "  # how configs/paper starts its sources
+MARKS = {
+    "†": "The code has changed since; the first steps of the runs were repeated with today's, bit for bit",
+    "‡": "The code has changed since, and the runs were not repeated",
+}
 BY_NORM = ("sites", "bias_mode")  # switches whose default depends on the norm
 
 
 def published() -> Collection:
     """The runs under version control."""
     return collect(PUBLISHED / ".none", PUBLISHED)
+
+
+def glance() -> str:
+    """Each task's headline: the command, its minutes, the paper's numbers beside ours, the verdicts."""
+    collection, rows, without, marks = published(), [], [], set()
+    for task in TASKS:
+        try:
+            paper = compare.load_paper(task)
+        except FileNotFoundError:  # nothing is printed about it
+            continue
+        found = headlines.answers(collection, task)
+        if headlines.DEFAULT not in {one.profile for one in found}:
+            without.append(f"`{task}`")
+        name = f"{paper.get('title', task)} ({paper['source'].removeprefix(PAPER)})"
+        for one in found:
+            command = f"make reproduce TASK={task}"
+            command += f" PROFILE={one.profile}" * (one.profile != headlines.DEFAULT)
+            took = "-" if one.minutes is None else f"{one.minutes:.0f}"
+            took += f" ({one.runs} of {one.cells} runs)" * (one.runs < one.cells)
+            source = f"{one.profile}, {'STAND-IN ' * one.stand_in}{one.label}"
+            claims = [short for short, _ in one.claims]
+            ours = [report.ours(row) for _, row in one.claims]
+            verdicts = [brief(row) for _, row in one.claims]
+            marks |= {mark for mark in MARKS for text in verdicts if text.endswith(mark)}
+            theirs = [headlines.printed(task, row) for _, row in one.claims]
+            rows.append([name, f"`{command}`", took, *map(lines, (claims, theirs, ours)), source, lines(verdicts)])
+            name = ""
+    if not rows:
+        return "No runs are published yet."
+    notes = [f"{mark} {MARKS[mark]}." for mark in MARKS if mark in marks]
+    if without:
+        notes.insert(0, f"No run at the default profile `{headlines.DEFAULT}` is published of {', '.join(without)}.")
+    head = ["task", "command", "minutes", "claim", "paper", "ours", "from", "verdict"]
+    return "\n\n".join([markdown_table(head, rows), " ".join(notes)]).rstrip()
+
+
+def lines(texts: Sequence[str]) -> str:
+    """Several lines in one cell, none of them broken, so that they stay beside those of other cells."""
+    return "<br>".join(text.replace(" ", "\N{NO-BREAK SPACE}") for text in texts)
+
+
+def brief(row: compare.Row) -> str:
+    """A row's verdict in as few words as go into a narrow column."""
+    if not row["n_seeds"]:
+        return "not measured"
+    mark = "†" if row["repeated_steps"] is not None else "‡" if row["code_changed"] else ""
+    return f"{row['verdict']} {mark}".rstrip()
 
 
 def profiles() -> str:
@@ -207,6 +260,22 @@ def glossary() -> str:
     return markdown_table(["task", "metric", "unit", "better", "what"], rows)
 
 
+def new_norm() -> str:
+    """What it takes to add RMSNorm: its file, and the lines that come into files there are."""
+    folder = ROOT / "tests" / "extensions" / "rms"
+    parts = []
+    for path in sorted(path for path in (folder / "tree").rglob("*.yaml")):
+        parts.append(f"`{path.relative_to(folder / 'tree')}`, new:\n\n```yaml\n{path.read_text(encoding='utf-8')}```")
+    for name, edits in yaml.safe_load((folder / "edits.yaml").read_text(encoding="utf-8")).items():
+        before = after = (ROOT / name).read_text(encoding="utf-8")
+        for edit in edits:
+            after = after.replace(edit["old"], edit["new"])
+        marked = difflib.unified_diff(before.splitlines(), after.splitlines(), n=0, lineterm="")
+        body = "\n".join(line for line in list(marked)[2:] if not line.startswith("@@"))
+        parts.append(f"`{name}`:\n\n```diff\n{body}\n```")
+    return "\n\n".join(parts)
+
+
 def choices() -> str:
     """Choices and deviations: a file for each task, in the paper's order, and what all tasks share."""
     files = [sections.CHOICES / f"{topic}.md" for topic in (*TASKS, "norms")]
@@ -214,6 +283,8 @@ def choices() -> str:
 
 
 SECTIONS: dict[str, Callable[[], str]] = {
+    "glance": glance,
+    "new_norm": new_norm,
     "profiles": profiles,
     "results": results,
     "costs": costs,

@@ -2,7 +2,8 @@
 
 ``results/report.md``, and ``results/report.html``, which has its pictures inside: every figure and table of section 6
 with what was run, the paper's numbers and ours side by side, verdicts with their reasons, and the time to target. One's
-own runs go before published copies of them. With a task or a profile given, the files are named after these.
+own runs go before published copies of them. Table 1 and the figure of section 5.2, which need no runs, are measured.
+With a task or a profile given, the files are named after these.
 
 Exit code: 0; 1 when there are no runs, or one had to be left out (the report is written, and says so); 2 bad input.
 """
@@ -28,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     whole = list(chosen.tasks) == stems("task")
     roots = [chosen.runs.parent / "figures", chosen.published / "figures"]
-    made = page.build(collection, in_order(chosen.tasks), chosen.profile, roots, table_1() if whole else ())
+    made = page.build(collection, in_order(chosen.tasks), chosen.profile, roots, section_5() if whole else ())
     name = "-".join(["report", *([] if whole else chosen.tasks), *filter(None, [chosen.profile])])
     pictures = [block for block in made.blocks if isinstance(block, Picture)]
     for picture in pictures:
@@ -49,23 +50,32 @@ def in_order(tasks: Sequence[str]) -> list[str]:
     return [task for task in TASKS if task in tasks]
 
 
-def table_1() -> list:
-    """Table 1 and what it rests on, measured afresh: it needs neither data nor runs."""
-    from experiments.analysis import invariances
+def section_5() -> list:
+    """Table 1, and what a step changes as weights grow: measured afresh, for it needs neither data nor runs."""
+    from experiments.analysis import fisher, fisher_figure, invariances, style
     from experiments.analysis.compare import load_paper
-    from experiments.analysis.document import Command, Heading, Table, Text
+    from experiments.analysis.document import Command, Heading, Picture, Table, Text
+    from experiments.analysis.sections import FILES
     from scripts.invariances import HEAD, one_thread, rows, summary
 
     paper = load_paper("invariances")
     with one_thread():
         cells = invariances.evaluate(invariances.paper_table(paper), invariances.SEEDS)
+        frame = fisher.table(invariances.SEEDS)
+    figure = fisher_figure.draw(frame)
+    with style.suite_style():
+        png = style.render(figure, "png")
     return [
         Heading(2, "Table 1: invariances (sections 5.1 and 5.2)", "table-1"),
         Table("Table 1, evaluated", HEAD, rows(cells, paper["transformations"])),
         *(Text(text) for text in summary(cells, invariances.SEEDS)),
         *(Text(f"{claim['source'].capitalize()}: {claim['text']}; {claim['remark']}.") for claim in paper["claims"]),
+        Picture(
+            f"{FILES}/{fisher_figure.NAME}.png", png, fisher_figure.alt(frame),
+            f"**{fisher_figure.TITLE} (section 5.2).** {style.caption(figure)}",
+        ),
         Command("make reproduce TASK=invariances"),
-    ]
+    ]  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -110,3 +110,12 @@ def test_the_command_prints_that_line_and_exits_with_2(results: Path) -> None:
     assert done.returncode == 2 and not any(results.iterdir())
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: ") and "glmpses" in line
+
+
+def test_cells_that_differ_in_their_seed_are_what_each_is_alone() -> None:
+    cells = [
+        [f"task={task}", "profile=smoke", "norm=ln", f"seed={seed}"] for task in ("draw", "pi_mnist") for seed in (3, 0)
+    ]
+    cells += [["task=draw", "profile=smoke", "seed=1", "seed=2"], ["task=draw", "profile=smoke"]]
+    together, alone = compose_cells(cells), [compose_cells([cell])[0] for cell in cells]
+    assert together == alone and [cfg.seed for cfg in together] == [3, 0, 3, 0, 2, 0]

@@ -97,6 +97,15 @@ def test_folders_that_are_looked_into(root: Path, place: str) -> None:
     assert load_attentive_reader("cnn").source.fingerprint == before
 
 
+def test_an_archive_of_another_name_is_not_meant(root: Path) -> None:
+    (root.parents[1] / "cnn.tgz").touch()
+    with pytest.raises(DataError, match="task.dataset=cnn.v2: no such data set"):
+        load_attentive_reader("cnn.v2")
+    (root.parents[1] / "cnn.v2.tgz").touch()
+    with pytest.raises(DataError, match=r"cnn.v2.tgz: still packed; unpack it there, so that .*cnn.v2/questions"):
+        load_attentive_reader("cnn.v2")
+
+
 def test_names_in_capitals_and_other_files(root: Path) -> None:
     before = load_attentive_reader("cnn").source.fingerprint
     for path in root.rglob("0001.question"):

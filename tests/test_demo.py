@@ -162,7 +162,7 @@ def test_a_question_names_what_is_not_known(root: Path, caplog: pytest.LogCaptur
     assert not caplog.records
     data.query("the zebra train , zebra")
     assert caplog.messages == ["not known, so they count as any unknown word: zebra"]
-    with pytest.raises(DataError, match=r"'the train the train .* …': 202 words, ask with at most 100"):
+    with pytest.raises(DataError, match=r"'the train the train .*…': 202 words, ask with at most 100"):
         data.query("the train " * 101)
     with pytest.raises(DataError, match="no word of it is among") as error:
         data.query("zebra\n" * 1000)

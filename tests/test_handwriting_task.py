@@ -31,6 +31,7 @@ from experiments.tasks.handwriting import (
 )
 from models.mixture import mixture_nll
 from models.norm import Norm
+from scripts import handwriting_lines
 
 TASK = HandwritingTask()
 DEVICE = torch.device("cpu")
@@ -334,3 +335,16 @@ def test_a_batch_has_no_more_steps_than_its_longest_line() -> None:
         batch = data.batch(indices)
         assert isinstance(batch, Batch) and len(batch.target_TB3) == batch.lengths_B.max()
         assert batch.labels_BU.shape[1] == batch.text_lengths_B.max()
+
+
+def test_ten_lines_are_drawn(
+    fake_lines: Lines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(handwriting_lines, "load_handwriting", lambda: fake_lines)
+    path = tmp_path / "lines.png"
+    monkeypatch.setattr("sys.argv", ["handwriting_lines", str(path)])
+    assert handwriting_lines.main() == 0 and path.read_bytes().startswith(b"\x89PNG")
+    assert capsys.readouterr().out.strip().endswith("lines.png")
+    monkeypatch.setattr("sys.argv", ["handwriting_lines"])
+    with pytest.raises(ConfigError, match="give one argument, the PNG to write"):
+        handwriting_lines.main()

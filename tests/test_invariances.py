@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from experiments.analysis import fisher
+from experiments.analysis import fisher, fisher_figure
 from experiments.analysis import invariances as inv
 from experiments.analysis.compare import load_paper
 from experiments.schema import ConfigError
@@ -200,6 +200,9 @@ def test_without_a_norm_nothing_shrinks_and_nothing_is_predicted() -> None:
     assert set(ours["quantity"]) == set(fisher.QUANTITIES) and len(ours) == 5 * len(fisher.FACTORS)
     exact = ours[ours["quantity"].isin(["weight", "bias", "gain"])]
     np.testing.assert_allclose(exact["measured"], exact["predicted"], rtol=1e-9)
+    said = fisher_figure.alt(frame)
+    assert "Fisher block weights-weights (w-w): ∝ 1/s² (weight): baseline x" in said and "WN x0.0039;" in said, "1/256"
+    assert "(gain): WN x0.062." in said, "1/16, and the baseline has no gain"
     assert fisher.on_doubling(frame, "weight") == "0.250" and fisher.on_doubling(frame, "gain") == "0.500"
 
 

@@ -43,6 +43,8 @@ WRONG = [
     ),
     ("reproduce TASK=all NORM=bn", "NORM=bn is not supported by TASK=attentive_reader (say where: bn_lstm, in the"),
     ("sweep TASK=draw SEEDS=abc", "SEEDS=abc must list whole numbers from 0 up"),
+    (f"sweep TASK=draw SEEDS={'9' * 5000}", "must list whole numbers from 0 up"),
+    (f"sweep TASK=draw JOBS={'9' * 5000}", "is neither auto nor a whole number"),
     ("sweep TASK=draw SEEDS=-1", "SEEDS=-1 must list whole numbers from 0 up"),
     ("sweep TASK=draw SEEDS=1,1", "SEEDS=1,1 names a value twice"),
     ("sweep TASK=draw BATCH=0", "BATCH=0 must list whole numbers from 1 up"),

@@ -8,15 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 import experiments.tasks.attentive_reader as module
 from data.attentive_reader import FIRST_WORD, PAD, Questions, ReaderData
 from data.fetch import DataError, Source
+from experiments import reading_picture
 from experiments.cell import describe
 from experiments.compose import compose_cells
 from experiments.loop import Trainer, initial_model, make_optimizer, training_step
+from experiments.reading import Reading, parse_query, read
 from experiments.reading import describe as lines_of
-from experiments.reading import parse_query, read
 from experiments.rng import generator
 from experiments.runs import Run, read_metrics
 from experiments.schema import Config, ConfigError, dump, load_saved
@@ -317,6 +319,8 @@ def test_what_may_be_asked(query: str, meant: Any) -> None:
     ("query", "message"),
     [("11", "QUERY=11: there is no validation question 11; use 0 to 10"),
      ("99: @placeholder", "there is no validation question 99"),
+     ("x" * 61, f"QUERY={'x' * 60}…: give the number"),
+     ("9" * 5000, "there is no validation question 999999999999999999…; use 0 to 10"),
      ("who met", "QUERY=who met: give the number of a validation question, such as 12, or words with @placeholder"),
      ("@placeholder " * 101, "QUERY has 101 words; ask in at most 100"),
      ("", "give the number"), ("-1", "give the number"), ("3: who", "give the number")],
@@ -381,9 +385,42 @@ def test_pictures_are_drawn_without_a_window(tmp_path: Path, monkeypatch: pytest
     cfg, data, model = ready()
     (path,) = TASK.plots(model, data, cfg, tmp_path, 0)
     assert path.name == "attention.png" and path.read_bytes().startswith(b"\x89PNG")
-    from experiments.reading import Reading
-    from experiments.reading_picture import draw_readings
-
     words = ["$5", "a$b$", "@entity1"] * 100
     reading = Reading("long", words, ["@placeholder"], 299, 1, np.full(300, 1 / 299), "@entity1", [("$5", 0.5)])
-    assert draw_readings([reading], "a $title$", tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+    assert reading_picture.draw_readings([reading], "a $title$", tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_long_queries_and_answers_are_not_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They go on in another line, and a block is as high as its lines."""
+    figures: list[Figure] = []
+
+    def keep(figure: Figure, kind: str) -> bytes:
+        figures.append(figure)
+        return b""
+
+    monkeypatch.setattr(reading_picture, "rendered", keep)
+    words = [letter * 20 for letter in "abcdefghijk"]
+    best = [(word, 0.1) for word in words[:5]]
+    wide = Reading("wide", words, words, 11, 11, np.full(11, 1 / 11), "@entity1", best)
+    reading_picture.draw_readings([wide, wide], "a title", tmp_path / "x.png")
+    for axes in figures[0].axes:
+        written = [text for text in axes.texts if text.get_fontfamily() == ["monospace"]]
+        assert len(written) == len(words) + len(["query:", *words]) + len(["answer", *best])
+        ends = [text.get_position()[0] + 0.602 * 8 / 72 * len(text.get_text()) for text in written]
+        assert max(ends) < axes.get_xlim()[1], "of inches"
+        heights = sorted({text.get_position()[1] for text in axes.texts})
+        assert len(heights) == 1 + 3 + 3 + 2 and heights[-1] < axes.get_ylim()[0]
+        assert np.diff(heights) == pytest.approx(reading_picture.LINE)
+    first, second = (axes.get_position() for axes in figures[0].axes)
+    assert first.y0 == pytest.approx(second.y1), "one below the other"
+
+
+@torch.no_grad()
+def test_a_vocabulary_of_fewer_words_than_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = Questions(*[np.array(one, np.int32) for one in ([2, 2], [0, 1, 2], [3, 3], [0, 1, 2], [2, 2])])
+    data = ReaderData(
+        {"train": tiny, "valid": tiny}, ["@entity0", "@placeholder"], np.array([2]), made().source, {"train": 0.0}
+    )
+    monkeypatch.setattr(module, "load_attentive_reader", lambda *_, **__: data)
+    _, reader, model = ready("ln", "train.batch_size=2")
+    assert {word for word, _ in read(model, reader, 0, 2).best} == {"@entity0", "@placeholder", "<pad>", "<unknown>"}

@@ -18,6 +18,12 @@ from tests.commands import ROOT, make
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```sh\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
 COMMANDS = [line for block in BLOCKS for line in block.splitlines() if line]
+# In the running text; an ellipsis or <name> stands for what the reader puts there.
+INLINE = sorted(
+    {" ".join(found.split()) for found in re.findall(r"`((?:[A-Z_]+=\S+ )*(?:make|python -m) [^`]+)`", TEXT)}
+)
+INLINE = [command for command in INLINE if "…" not in command and "<task>" not in command]
+WITHOUT_OPTIONS = ("help", "setup", "test", "lint", "clean")
 
 
 def test_there_are_commands_and_no_other_kinds() -> None:
@@ -25,24 +31,12 @@ def test_there_are_commands_and_no_other_kinds() -> None:
     assert all(line.startswith(("make ", "python -m ")) for line in COMMANDS), COMMANDS
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("make ")])
+@pytest.mark.parametrize("command", [c for c in (*COMMANDS, *INLINE) if "make " in c])
 def test_make_command(command: str) -> None:
-    _, target, *values = shlex.split(command)
+    target, *values = shlex.split(command.partition("make ")[2])
     done = make("-n", target, *values)
     assert done.returncode == 0, done.stderr
-    if target in (
-        "reproduce",
-        "sweep",
-        "data",
-        "estimate",
-        "bench",
-        "figures",
-        "tables",
-        "compare",
-        "status",
-        "demo",
-        "check",
-    ):
+    if target not in WITHOUT_OPTIONS and (values or command in COMMANDS):  # in the text a target may stand for itself
         checked = make(f"check-{target}", *values)
         assert checked.returncode == 0, checked.stderr
 
@@ -73,8 +67,19 @@ def test_import_command(command: str, tmp_path: Path, monkeypatch: pytest.Monkey
 def test_every_command_is_covered() -> None:
     python = ("experiments.train", "scripts.export_runs", "scripts.import_wandb")
     assert all(c.startswith(("make ", *(f"python -m {module} " for module in python))) for c in COMMANDS)
-    for module in re.findall(r"`python -m ([\w.]+)", TEXT):
-        assert (ROOT / f"{module.replace('.', '/')}.py").exists(), module
+    assert INLINE and all(re.match(r"(\w+=\S+ )*make |python -m scripts\.\w+", c) for c in INLINE), INLINE
+
+
+@pytest.mark.parametrize("command", [c for c in INLINE if c.startswith("python -m ")])
+def test_inline_command(command: str) -> None:
+    """The module is there, takes the options, and has tests of its own that call its ``main``."""
+    _, _, module, *words = command.split()
+    source = (ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
+    for option in (word for word in words if word.startswith("--")):
+        assert f'"{option}"' in source, option
+    name = module.partition(".")[2]
+    tests = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").glob("test_*.py"))
+    assert re.search(rf"\b{name}\.main\(|\"-m\", \"{module}\"", tests), module
 
 
 def test_tables_are_up_to_date() -> None:

@@ -14,7 +14,7 @@ import pytest
 import runfolders as rf
 import torch
 
-from experiments.cell import Outcome, describe, run_cell, run_folder
+from experiments.cell import Outcome, describe, prepare, run_cell, run_folder
 from experiments.runs import Run, RunError, effective_state, is_locked, read_json, read_metrics
 from experiments.schema import Config, dump
 from experiments.tasks import TASKS
@@ -189,6 +189,7 @@ def test_a_resumed_run_keeps_its_threads_and_notes_each_session(
     task = ToyTask(on_step=lambda step: threads.append(torch.get_num_threads()))
     monkeypatch.setitem(TASKS, "toy", task)  # type: ignore[arg-type]
     monkeypatch.setattr("experiments.schema.cores", lambda: 2)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     with monkeypatch.context() as patched:
         patched.setattr(ToyTask, "evaluate", lambda *_: 1 / 0)
         assert run_cell(cfg, Outcome(tmp_path / "sweep" / "0"), [], jobs=2) == "failed"
@@ -244,3 +245,22 @@ def test_a_crash_in_a_task_is_recorded_with_its_traceback(
     status = read_json(Path(outcome["run"]) / "status.json")
     assert status["state"] == "failed" and status["error"] == outcome["error"]
     assert "Traceback" in (Path(outcome["run"]) / "train.log").read_text()
+
+
+@pytest.mark.parametrize(("threads", "load", "told"), [(2, 4.4, True), (2, 3.9, False), (1, 9.0, False)])
+def test_several_threads_on_a_busy_machine_are_told_of(
+    cfg: Config,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    threads: int,
+    load: float,
+    told: bool,
+) -> None:
+    monkeypatch.setattr("experiments.cell.cores", lambda: 2)
+    monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
+    cfg.threads, before = threads, torch.get_num_threads()
+    try:
+        prepare(cfg, 1)
+    finally:
+        torch.set_num_threads(before)
+    assert ("2 threads on a machine that is busy (load 4 on 2 cores)" in caplog.text) == told

@@ -263,6 +263,11 @@ def test_derived_seeds_are_pinned() -> None:
     assert derive(0, "noise", 1) == 3136146697272329583
 
 
-def test_threads_share_the_cores() -> None:
-    assert pick_threads(3, 2) == 3
-    assert pick_threads(0, 10_000) == 1
+@pytest.mark.parametrize(
+    ("most", "shares"), [("", (8, 4, 1)), ("3", (3, 3, 1)), ("16,2", (8, 4, 1)), ("0", (8, 4, 1)), ("many", (8, 4, 1))]
+)
+def test_threads_share_the_cores(monkeypatch: pytest.MonkeyPatch, most: str, shares: tuple[int, ...]) -> None:
+    monkeypatch.setattr("experiments.schema.cores", lambda: 8)
+    monkeypatch.setenv("OMP_NUM_THREADS", most)
+    assert tuple(pick_threads(0, jobs) for jobs in (1, 2, 10_000)) == shares
+    assert pick_threads(5, 2) == 5, "what is asked for counts"

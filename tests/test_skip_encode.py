@@ -212,3 +212,12 @@ def test_an_unknown_run_is_answered_with_those_there_are(
     (tmp_path / "runs" / "skip_thoughts" / "untrained").mkdir()
     assert reason("ln-0").endswith("choose from: ln-1") and encoded(b"cat\n", options(Path("ln-1"))).shape == (1, 16)
     assert "checkpoint.pt: a file; give the folder of a run, such as" in reason(str(run / "checkpoint.pt"))
+
+
+def test_from_stdin_to_stdout(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, out = b"the cat sat.\ndog\n", io.TextIOWrapper(io.BytesIO())
+    monkeypatch.setattr("sys.argv", ["encode", "--run", str(run), "--device", "cpu"])
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
+    monkeypatch.setattr("sys.stdout", out)
+    assert encode.main() == 0
+    np.testing.assert_array_equal(np.load(io.BytesIO(out.buffer.getvalue())), encoded(text, options(run)))  # type: ignore[attr-defined]

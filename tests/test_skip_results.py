@@ -10,7 +10,7 @@ import pytest
 import runfolders as rf
 
 from experiments import grid
-from experiments.analysis import compare, figures, groups, tables
+from experiments.analysis import compare, figures, groups, style, tables
 from experiments.analysis.collect import collect
 from experiments.analysis.groups import Group
 
@@ -115,6 +115,14 @@ def test_six_panels_with_the_printed_baseline(tmp_path: Path) -> None:
         assert low < value < high and text_of(ax).startswith(panel["title"])
 
 
+def test_the_caption_tells_the_protocol_of_the_curves(tmp_path: Path) -> None:
+    group = group_of(tmp_path, "small", "books", ["mr"])
+    assert "protocol" not in style.caption(figures.draw(FIGURE, group)[0]), "what no run says is not told"
+    for run in group.runs:
+        (run.folder / "config.yaml").write_text(f"task:\n  eval: {'fast' if run.seed else 'paper'}\n")
+    assert "Evaluation protocol of the curves: fast, paper." in style.caption(figures.draw(FIGURE, group)[0])
+
+
 def test_the_printed_value_stays_in_view_far_from_the_runs(tmp_path: Path) -> None:
     group = group_of(tmp_path, "small", "books", ["mr"])
     for run in group.runs:
@@ -150,6 +158,17 @@ def test_table_3_has_the_four_printed_rows_and_ours(tmp_path: Path) -> None:
     assert "| ours, LN | profile small, STAND-IN plays-vader | 3 | 0.854 [0.854, 0.854] | – |" in page
     none = group_of(tmp_path / "more", "smoke", "plays-vader", ["vader_movies"])
     assert tables.our_rows(TABLE, none) == [], "dashes alone tell nothing"
+    assert tables.absent(TABLE, [group]) == []
+    (line,) = tables.absent(TABLE, [none])
+    assert line.startswith(
+        "No row of ours for profile smoke, STAND-IN plays-vader: nothing was there to measure SICK r"
+    )
+    assert "rated movie reviews for MR: baseline 60.0 [60.0, 60.0], LN 60.0" in line and "product" in line
+    bare = group_of(tmp_path / "bare", "smoke", "plays-vader", [])
+    assert tables.absent(TABLE, [bare])[0].endswith("SUBJ, MPQA on.")
+    unfinished = group_of(tmp_path / "unfinished", "smoke", "plays-vader", [], state="interrupted")
+    assert tables.absent(TABLE, [unfinished]) == [], "they may yet have them"
+    assert line in tables.save(TABLE, PAPER, [none], tmp_path / "out2")[0].read_text()
     with paths[1].open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 4 + 2 and not any("vader" in name for name in rows[0])

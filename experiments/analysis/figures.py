@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import yaml
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
@@ -253,7 +254,26 @@ def _unique(texts: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(texts))
 
 
-def _caption(group: Group, panels: Sequence[Mapping[str, Any]], remarks: Sequence[str]) -> list[str]:
+def settings(runs: Sequence[Run], words: Mapping[str, str]) -> list[str]:
+    """What the runs' own configurations say of some keys: ``words`` has a phrase for each dotted key."""
+    said = []
+    for key, phrase in words.items():
+        found = set()
+        for run in runs:
+            path = run.folder / "config.yaml"
+            node: Any = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else None
+            for part in key.split("."):
+                node = node.get(part) if isinstance(node, dict) else None
+            if node is not None:
+                found.add(str(node))
+        if found:
+            said.append(f"{phrase}: {', '.join(sorted(found))}.")
+    return said
+
+
+def _caption(
+    figure: Mapping[str, Any], group: Group, panels: Sequence[Mapping[str, Any]], remarks: Sequence[str]
+) -> list[str]:
     most = max((len(runs) for panel in panels for runs in _panel_runs(panel, group).values()), default=0)
     spread = (
         "One seed per line." if most == 1
@@ -269,7 +289,7 @@ def _caption(group: Group, panels: Sequence[Mapping[str, Any]], remarks: Sequenc
     source = group.source
     data = f"Data: {source['name']}, {source['kind']}: {source['detail'].rstrip('.')}."
     lines = [
-        f"{spread} No smoothing.",
+        " ".join([f"{spread} No smoothing.", *settings(group.runs, figure.get("settings", {}))]),
         f"Profile {group.profile}; {which}; commit {group.commits}. "
         + (f"{', '.join(long)} normalisation. " if long else "")
         + data,
@@ -312,7 +332,7 @@ def draw(figure: Mapping[str, Any], group: Group) -> tuple[Figure, pd.DataFrame]
     with style.suite_style():
 
         def compose(remarks: Sequence[str]) -> tuple[Figure, list[str]]:
-            caption = _caption(group, panels, remarks)
+            caption = _caption(figure, group, panels, remarks)
             canvas, axes = style.canvas(len(panels), figure["title"], subtitle, caption)
             return canvas, _draw_panels(axes, panels, group)
 

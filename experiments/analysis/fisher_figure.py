@@ -16,6 +16,8 @@ from experiments.analysis.output import write_whole
 
 MARKERS = {"none": "s", "bn": "^", "wn": "D", "ln": "o"}
 PAPER_WORDS = "halving (text)"
+NAME = "fisher_scaling"
+TITLE = "What a gradient step changes, as weights grow"
 # title, y-axis, quantity -> whether its markers are filled
 PANELS = (
     ("a  One SGD step: ∝ 1/s²", "rms change of the logits [nats]", {"sgd": True}),
@@ -73,9 +75,8 @@ def draw(frame: pd.DataFrame) -> Figure:
         f"Data: {fisher.DATA}.",
     ]
     with style.suite_style():
-        title = "What a gradient step changes, as weights grow"
         subtitle = "section 5.2 · effective learning rate and Fisher blocks under each normalisation"
-        figure, axes = style.canvas(len(PANELS), title, subtitle, caption)
+        figure, axes = style.canvas(len(PANELS), TITLE, subtitle, caption)
         for ax, (heading, unit, quantities) in zip(axes, PANELS, strict=True):
             ax.set(xscale="log", yscale="log", ylabel=unit)
             ax.set_xlabel("s: factor of the incoming weights, gain and bias unchanged")
@@ -87,6 +88,22 @@ def draw(frame: pd.DataFrame) -> Figure:
     return figure
 
 
+def alt(frame: pd.DataFrame) -> str:
+    """The figure for those who cannot see it: what is left of each quantity at the largest factor."""
+    last = max(fisher.FACTORS)
+    parts = []
+    for heading, _, quantities in PANELS:
+        for quantity in quantities:
+            left = []
+            for norm in fisher.NORMS:
+                rows = frame[(frame["norm"] == norm) & (frame["quantity"] == quantity)]
+                if not rows.empty:
+                    mean = _mean(rows, "measured")
+                    left.append(f"{style.look(norm).name} x{mean[last] / mean[1]:.2g}")
+            parts.append(f"{heading} ({quantity}): {', '.join(left)}")
+    return f"Line chart in four panels. {TITLE}. From s = 1 to s = {last}, measured: {'; '.join(parts)}."
+
+
 def save(frame: pd.DataFrame, folder: Path) -> Sequence[Path]:
     """Writes ``fisher_scaling.{png,pdf,csv}``; returns the paths."""
     figure = draw(frame)
@@ -94,7 +111,7 @@ def save(frame: pd.DataFrame, folder: Path) -> Sequence[Path]:
     csv = frame.to_csv(index=False, lineterminator="\n", float_format="%.12g")
     with style.suite_style():
         return [
-            write_whole(folder / "fisher_scaling.png", style.render(figure, "png")),
-            write_whole(folder / "fisher_scaling.pdf", style.render(figure, "pdf")),
-            write_whole(folder / "fisher_scaling.csv", csv),
+            write_whole(folder / f"{NAME}.png", style.render(figure, "png")),
+            write_whole(folder / f"{NAME}.pdf", style.render(figure, "pdf")),
+            write_whole(folder / f"{NAME}.csv", csv),
         ]

@@ -18,7 +18,7 @@ from experiments.analysis.measures import VERDICTS
 
 STYLE = Path(__file__).with_name("page.css")
 SIGNS = dict(zip(VERDICTS, ("✓", "↗", "↘", "?", "–"), strict=True))
-LONG = 60  # characters from which a cell is given room
+MIDDLE, LONG = 24, 60  # characters from which a cell is given some room, and more
 
 
 def inline(text: str) -> str:
@@ -96,9 +96,9 @@ def _cell(cell: str, column: int, verdict: bool) -> str:
         if kind:
             sign = f'<span class="verdict {kind.replace(" ", "-")}">{SIGNS[kind]} {kind}</span>'
             text = sign + inline(cell[len(kind) :])
-    if column == 0:
-        return f'<th scope="row">{text}</th>'
-    return f'<td class="long">{text}</td>' if len(cell) > LONG else f"<td>{text}</td>"
+            return f'<td class="one-line">{text}</td>'
+    room = ' class="long"' if len(cell) > LONG else ' class="middle"' if len(cell) > MIDDLE else ""
+    return f'<th scope="row"{room}>{text}</th>' if column == 0 else f"<td{room}>{text}</td>"
 
 
 def _picture(picture: Picture) -> str:

@@ -231,6 +231,8 @@ def tables_of(task: str, paper: Mapping[str, Any], there: Mapping[Place, Several
             for row in every
         ]  # fmt: skip
         blocks.append(Heading(3, table["title"], anchor(table["name"])))
+        if without := tables.absent(table, mine):
+            blocks.append(Bullets(without, warning=True))
         blocks.append(Table(f"{table['title']}: the paper's rows and ours, median of the seeds [range]",
                             [*tables.HEAD, *(c["head"] for c in table["columns"])], body))  # fmt: skip
         blocks.append(Text(f"{table['note'].rstrip('.').capitalize()}."))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -125,5 +126,5 @@ def render(figure: Figure, kind: str) -> bytes:
 
 
 def caption(figure: Figure) -> str:
-    """The caption of a figure made by ``canvas``, on one line."""
-    return " ".join(figure.texts[-1].get_text().split())
+    """The caption of a figure made by ``canvas``, on one line; words that were broken at a hyphen are whole again."""
+    return " ".join(re.sub(r"(?<=\w)-\n(?=\w)", "-", figure.texts[-1].get_text()).split())

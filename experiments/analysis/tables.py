@@ -59,6 +59,30 @@ def our_rows(table: Mapping[str, Any], group: Group) -> list[dict[str, Any]]:
     return [row for row in rows if any(not math.isnan(v) for c in table["columns"] for v in row[c["metric"]])]
 
 
+def absent(table: Mapping[str, Any], groups: Sequence[Group]) -> list[str]:
+    """Why finished runs have no row, and what was measured on stand-ins instead: a line for each group without one."""
+    lines = []
+    for group in groups:
+        if not any(run.state in FINISHED for run in group.runs) or our_rows(table, group):
+            continue
+        columns = ", ".join(column["head"] for column in table["columns"])
+        kind = "STAND-IN " * group.stand_in
+        line = (
+            f"No row of ours for profile {group.profile}, {kind}{group.label}: nothing was there to measure {columns}"
+        )
+        others = table.get("stand_ins", [])
+        rows = our_rows({**table, "columns": others}, group) if others else []
+        values = [
+            f"{c['head']}: "
+            + ", ".join(f"{name(row['norm'])} {cell(row[c['metric']], c.get('decimals', 1))}" for row in rows)
+            for c in others
+        ]
+        if rows:
+            line += f" on. Measured the same way on stand-ins, comparable with nothing printed: {'; '.join(values)}"
+        lines.append(f"{line}." if rows else f"{line} on.")
+    return lines
+
+
 def cell(values: Sequence[float], decimals: int) -> str:
     """Median and range, such as ``38.9 [38.1, 39.4]``; a dash for nothing."""
     middle = median([value for value in values if not math.isnan(value)])
@@ -87,9 +111,13 @@ def notes(group: Group) -> str:
 
 
 def to_markdown(
-    table: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], groups: Sequence[Group], source: str
+    table: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    groups: Sequence[Group],
+    source: str,
+    every: Sequence[Group] = (),
 ) -> str:
-    """The table as a page."""
+    """The table as a page. ``groups`` have rows in it; of ``every`` it is told why one has none."""
     columns = table["columns"]
     body = []
     for row in rows:
@@ -97,7 +125,7 @@ def to_markdown(
         cells = [cell(row[c["metric"]], c.get("decimals", 1)) for c in columns]
         body.append([row["model"], row["source"], seeds, *cells])
     lines = markdown_table([*HEAD, *(c["head"] for c in columns)], body)
-    remarks = "\n\n".join(notes(group) for group in groups)
+    remarks = "\n\n".join([*absent(table, every), *(notes(group) for group in groups)])
     return (
         f"# {table['title']}\n\n{lines}\n\n"
         f"Printed rows: {source}. Our rows: median of the seeds [range]; {table['note'].rstrip('.')}. "
@@ -127,6 +155,6 @@ def save(table: Mapping[str, Any], paper: Mapping[str, Any], groups: Sequence[Gr
     rows = printed_rows(paper, table["columns"]) + [row for _, own in ours for row in own]
     shown = [group for group, own in ours if own]
     return [
-        write_whole(out / f"{table['name']}.md", to_markdown(table, rows, shown, paper["source"])),
+        write_whole(out / f"{table['name']}.md", to_markdown(table, rows, shown, paper["source"], groups)),
         write_whole(out / f"{table['name']}.csv", to_frame(table, rows).to_csv(index=False, lineterminator="\n")),
     ]
