@@ -20,6 +20,8 @@ def read_lines(path: Path) -> list[str]:
     if (nul := content.find(b"\0")) >= 0:
         number = content.count(b"\n", 0, nul) + 1
         raise DataError(f"{path}: line {number} holds a NUL byte, so this is no text file; replace it")
+    if b"\r" in content and b"\n" not in content:
+        raise DataError(f"{path}: line 1 never ends, for there are carriage returns and no line feeds; convert them")
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError:

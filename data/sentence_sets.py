@@ -105,7 +105,8 @@ def read(name: str, paths: list[Path]) -> SentenceSet:
     """The set in two files, label 1 first.
 
     Raises:
-        DataError: a file is unreadable, or has another number of lines than the set.
+        DataError: a file is unreadable, or has another number of lines than the set, or nothing in them; or both hold
+            the same sentences.
     """
     files = SETS[name]
     classes = []
@@ -113,10 +114,14 @@ def read(name: str, paths: list[Path]) -> SentenceSet:
         lines = [line.strip() for line in read_lines(path)]
         if len(lines) != count:
             raise DataError(
-                f"{path}: {len(lines):,} lines, {name} has {count:,} in this file and {sum(files.counts):,} in all; "
-                "replace it by the original"
+                f"{path}: {len(lines):,} line{'s' * (len(lines) != 1)}, {name} has {count:,} in this file and "
+                f"{sum(files.counts):,} in all; replace it by the original"
             )
+        if not any(lines):
+            raise DataError(f"{path}: all {count:,} lines are blank; replace it by the original")
         classes.append(lines)
+    if set(classes[0]) == set(classes[1]):
+        raise DataError(f"{paths[1]}: the same sentences as in {paths[0].name}; replace one of them by the original")
     sentences = classes[0] + classes[1]
     origin = origin_of(paths[0].parent)
     detail = f"{len(sentences):,} sentences" + (f", fetched from {origin}" if origin else "")

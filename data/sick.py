@@ -110,6 +110,8 @@ def read_pairs(path: Path) -> Pairs:
         raise DataError(
             f"{path}: line 1 names no column {', '.join(missing)}, it has {shown}; replace the file by the original"
         )
+    if twice := [name for name in COLUMNS if header.count(name) > 1]:
+        raise DataError(f"{path}: line 1 names {', '.join(twice)} more than once; replace the file by the original")
     places = [header.index(name) for name in COLUMNS]
     first: list[str] = []
     second: list[str] = []
@@ -118,7 +120,8 @@ def read_pairs(path: Path) -> Pairs:
         cells = [cell.strip() for cell in line.split("\t")]
         if len(cells) != len(header):
             raise DataError(
-                f"{path}: line {number} has {len(cells)} columns, the header {len(header)}; correct or replace it"
+                f"{path}: line {number} has {len(cells)} column{'s' * (len(cells) != 1)}, the header {len(header)}; "
+                "correct or replace it"
             )
         a, b, score = (cells[place] for place in places)
         if not a or not b:

@@ -49,10 +49,10 @@ class Triples:
         self._count = int(np.count_nonzero(self.usable_N))
         if not self._count:
             held_out = books.starts[0] > 0  # the end of a text, not all of it
-            which, remedy = ("the last ", "raise task.held_out") if held_out else ("", "give a longer text")
+            which, remedy = ("the last ", "raise task.held_out or") if held_out else ("", "give another text or raise")
             raise DataError(
                 f"{books.source.name}: {which}{count:,} sentence{'s' * (count != 1)}, but no three neighbours of fewer "
-                f"than {maxlen} words each; {remedy} or task.maxlen"
+                f"than {maxlen} words each; {remedy} task.maxlen"
             )
         words_N[[0, -1]] = maxlen  # no sentence in the middle
         dtype = np.int32 if count < 2**31 else np.int64

@@ -45,15 +45,29 @@ class WordVectors:
         return len(self.rows)
 
 
-def read_word_vectors(path: Path, wanted: Collection[str]) -> WordVectors:
+@dataclass(frozen=True)
+class Wanted:
+    """Words that a file is searched for.
+
+    Attributes:
+        words: whose vectors are of use.
+        own: those among them that a map is to be fitted on, for they have a vector elsewhere too.
+    """
+
+    words: Collection[str]
+    own: Collection[str] = ()
+
+
+def read_word_vectors(path: Path, wanted: Wanted) -> WordVectors:
     """The vectors of those of the ``wanted`` words that the file has; of a word that it has twice, the first.
 
     Words with an underscore, which word2vec joins phrases with, are left out.
 
     Raises:
-        DataError: missing, damaged, cut off, or of another format; names the file, and the word or line.
+        DataError: missing, damaged, cut off, or of another format; names the file, and the word or line. Or too few
+            words are ``own`` to fit a map on, which is said here because a model is trained before it is fitted.
     """
-    asked = {word.encode() for word in wanted if "_" not in word}
+    asked = {word.encode() for word in wanted.words if "_" not in word}
     found: dict[str, int] = {}
     vectors: list[np.ndarray] = []
     try:
@@ -71,7 +85,18 @@ def read_word_vectors(path: Path, wanted: Collection[str]) -> WordVectors:
         raise DataError(f"{path}: cannot be read ({error.strerror or error}); check the file") from None
     except (EOFError, zlib.error) as error:
         raise DataError(f"{path}: truncated or damaged gzip file ({error}); replace it") from None
+    if wanted.own:
+        enough(sum(word in found for word in set(wanted.own)), width, str(path))
     return WordVectors(found, np.array(vectors, dtype=np.float32).reshape(len(vectors), width), str(path))
+
+
+def enough(shared: int, width: int, origin: str) -> None:
+    """Raises ``DataError`` unless ``shared`` words determine a map from ``width`` dimensions, and its intercept."""
+    if shared <= width:
+        raise DataError(
+            f"{origin}: {shared:,} word{'s are' if shared != 1 else ' is'} in both vocabularies, too few for a map "
+            f"from {width} dimensions: it takes {width + 1}; give a file with more of the corpus' words"
+        )
 
 
 class _Source:

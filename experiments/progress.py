@@ -49,7 +49,7 @@ def describe(status: dict[str, Any]) -> str:
     """Loss, speed, best value and time left, as far as known."""
     parts = []
     if status.get("loss") is not None:
-        parts.append(f"loss {status['loss']:.4g}")
+        parts.append(f"batch loss {status['loss']:.4g}")
     if status.get("steps_per_second"):
         parts.append(f"{status['steps_per_second']:.3g} steps/s")
     if best := status.get("best"):

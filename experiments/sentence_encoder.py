@@ -19,9 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from data.books import EOS, FIRST_WORD, UNKNOWN
-from data.fetch import DataError
 from data.sentences import split_text
-from data.word_vectors import WordVectors
+from data.word_vectors import Wanted, WordVectors, enough
 from models.expansion import least_squares
 from models.skip_thoughts import SkipThoughts
 
@@ -62,20 +61,18 @@ def lexicon(model: SkipThoughts, others: WordVectors | None = None) -> Lexicon:
     shared = [word for word in own if word in others.rows]
     x_ND = others.matrix_ND[[others.rows[word] for word in shared]]
     y_NW = table_VW[[own[word] for word in shared]].cpu().numpy()
-    try:
-        mapped = least_squares(x_ND, y_NW)
-    except ValueError as error:
-        raise DataError(f"{others.origin}: {error}; give a file with more of the corpus' words") from None
+    enough(len(shared), others.matrix_ND.shape[1], others.origin)
+    mapped = least_squares(x_ND, y_NW)
     new = [word for word in others.rows if word not in own]
     more_MW = torch.from_numpy(mapped(others.matrix_ND[[others.rows[word] for word in new]])).to(table_VW)
     ids = own | {word: len(table_VW) + n for n, word in enumerate(new)}
     return Lexicon(ids, torch.cat([table_VW, more_MW]))
 
 
-def needed(words: Iterable[str], own: Iterable[str]) -> set[str]:
+def needed(words: Iterable[str], own: Iterable[str]) -> Wanted:
     """Words whose vectors a lexicon may be asked for: of text, as written and in small letters, and the model's own."""
-    written = set(words)
-    return written | {word.lower() for word in written} | set(own)
+    written, known = set(words), set(own)
+    return Wanted(written | {word.lower() for word in written} | known, known)
 
 
 def tokens(sentence: str) -> list[str]:

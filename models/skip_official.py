@@ -21,6 +21,7 @@ from models.norm import Norm
 from models.official import Arrays, load_official, official_arrays
 from models.skip_thoughts import SkipSizes, SkipThoughts
 
+FIRST_WORD = 2  # after EOS and the unknown word
 PREFIXES = {"encoder": "encoder", "next": "decoder_f", "previous": "decoder_b"}
 
 
@@ -37,7 +38,8 @@ def load_skip_thoughts(npz: str | Path | Arrays, vocabulary: Sequence[str] = ())
         vocabulary: the words from id 2 on, if they are known.
 
     Raises:
-        ValueError: a name missing, a shape that does not fit, or values that are not finite; one line says which.
+        ValueError: a name missing, a shape that does not fit, values that are not finite, or another number of words;
+            one line says which.
     """
     if isinstance(npz, str | Path):
         load_official(npz)  # says what is wrong with the file
@@ -46,7 +48,11 @@ def load_skip_thoughts(npz: str | Path | Arrays, vocabulary: Sequence[str] = ())
     missing = [name for name in ("Wemb", "ff_logit_W", "ff_logit_b", "encoder_W", "encoder_U") if name not in npz]
     if missing:
         raise ValueError(f"the archive lacks {', '.join(missing)}: it is no skip-thoughts model of the authors")
+    if npz["Wemb"].ndim != 2:
+        raise ValueError(f"Wemb has shape {npz['Wemb'].shape}, but must be a table of word vectors")
     rows, width = npz["Wemb"].shape
+    if vocabulary and len(vocabulary) != rows - FIRST_WORD:
+        raise ValueError(f"Wemb has vectors of {rows - FIRST_WORD:,} words, but {len(vocabulary):,} words are given")
     sizes = SkipSizes(rows, width, len(npz["encoder_U"]))
     norm = Norm("ln" if "encoder_s1" in npz else "none")
     model = SkipThoughts(sizes, norm, torch.Generator(), vocabulary)

@@ -39,14 +39,19 @@ def sets(sick: bool = True) -> Downstream:
         return Pairs(first, second, 1.0 + np.array(shared, dtype=np.float64))
 
     def source(name: str) -> Source:
-        return Source("original", name.lower(), name, "0", "made up")
+        return Source("original", name.lower(), name, f"of {name}", "made up")
 
     found = Sick(pairs(60), pairs(20), pairs(20), source("SICK")) if sick else None
     rest = [" ".join(random.choice(WORDS, 5)) for _ in range(60)]
     halves = [f"cat {s}" for s in rest[:30]] + [f"dog {s}" for s in rest[30:]]
     name = "MR" if sick else "vader_movies"
     missing = {} if sick else {"SICK": "place it", "MR": "place it"}
-    return Downstream(found, {name: labelled(name, name, halves, 30, "original", "made up")}, missing, source("sets"))
+    return Downstream(
+        found,
+        {name: labelled(name, name, halves, 30, "original", "made up")},
+        missing,
+        source("all" if sick else "few"),
+    )
 
 
 def config(norm: str = "ln", **changes: Any) -> Any:

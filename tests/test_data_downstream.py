@@ -119,12 +119,18 @@ BAD_PAIRS: dict[str, tuple[int, Callable[[str], str], str]] = {
         "names no column relatedness_score, it has",
     ),
     "no header": (1, lambda _: pair_lines(1)[1], "names no column sentence_A, sentence_B, relatedness_score, it has 0"),
+    "twice": (1, lambda line: line.replace("sentence_B", "sentence_A"), "names no column sentence_B, it has"),
+    "two scores": (
+        1,
+        lambda line: line.replace("entailment_judgment", "relatedness_score"),
+        "names relatedness_score more than once",
+    ),
     "nine": (3, lambda line: spoil(line, score="9"), "has the relatedness_score '9', not a number from 1 to 5"),
     "nan": (4, lambda line: spoil(line, score="NaN"), "has the relatedness_score 'NaN', not a number"),
     "word": (4, lambda line: spoil(line, score="high"), "has the relatedness_score 'high', not a number"),
     "zero": (5, lambda line: spoil(line, score="0.9"), "has the relatedness_score '0.9', not a number"),
     "short": (6, lambda line: line.rpartition("\t")[0], "has 4 columns, the header 5"),
-    "blank line": (7, lambda _: "", "has 1 columns, the header 5"),
+    "blank line": (7, lambda _: "", "has 1 column, the header 5"),
     "empty": (2, lambda line: spoil(line, second=" "), "has an empty sentence"),
     "nul": (8, lambda line: f"{line}\0", "holds a NUL byte"),
 }
@@ -140,6 +146,26 @@ def test_bad_pairs_are_told_by_file_and_line(root: Path, case: str) -> None:
     with pytest.raises(DataError, match=re.escape(f"{path}: line {number} {what}")) as error:
         load_downstream()
     assert "\n" not in str(error.value)
+
+
+def test_two_classes_that_are_one_or_a_class_of_nothing(root: Path) -> None:
+    """Of the right number of lines, so that scores would look like scores."""
+    good, bad = root / "SUBJ" / "plot.tok.gt9.5000", root / "SUBJ" / "quote.tok.gt9.5000"
+    bad.write_text(good.read_text())
+    with pytest.raises(DataError, match=re.escape(f"{bad}: the same sentences as in {good.name}; replace one")):
+        load_downstream()
+    zeros = SIZES["SUBJ"][1]
+    bad.write_text(" \n" * zeros)
+    with pytest.raises(DataError, match=re.escape(f"{bad}: all {zeros} lines are blank; replace it")):
+        load_downstream()
+
+
+@pytest.mark.parametrize("name", ["SICK/SICK_trial.txt", "CR/custrev.pos"])
+def test_carriage_returns_alone_end_no_line(root: Path, name: str) -> None:
+    path = root / name
+    path.write_bytes(path.read_bytes().replace(b"\r\n", b"\n").replace(b"\n", b"\r"))
+    with pytest.raises(DataError, match=re.escape(f"{path}: line 1 never ends, for there are carriage returns")):
+        load_downstream()
 
 
 def test_other_damage_is_told(root: Path) -> None:

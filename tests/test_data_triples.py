@@ -39,7 +39,9 @@ def test_thirty_words_drop_every_triple_they_are_in() -> None:
 
 @pytest.mark.parametrize("lengths", [[5, 30, 5], [5, 5], [30] * 9, [5, 5, 30, 5, 5]])
 def test_no_usable_triple_is_an_error(lengths: list[int]) -> None:
-    message = f"made up: {len(lengths)} sentences, but no three neighbours of fewer than 30 words each; give a longer"
+    message = (
+        f"made up: {len(lengths)} sentences, but no three neighbours of fewer than 30 words each; give another text or"
+    )
     with pytest.raises(DataError, match=message):
         Triples(books(lengths))
 

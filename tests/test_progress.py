@@ -59,7 +59,7 @@ def test_a_terminal_shows_a_line_per_running_job(tmp_path: Path) -> None:
     lines = [re.sub(r"\x1b\[\w", "", line) for line in re.split(r"[\r\n]+", text)]
     for number in (0, 1):
         shown = [line for line in lines if line.startswith(f"draw ln seed {number}:  25% |")]
-        assert shown and shown[-1].rstrip().endswith("| loss 1.5, 3 steps/s, 00:10 left"), lines
+        assert shown and shown[-1].rstrip().endswith("| batch loss 1.5, 3 steps/s, 00:10 left"), lines
 
 
 def test_elsewhere_plain_lines(
@@ -76,7 +76,7 @@ def test_elsewhere_plain_lines(
     display.refresh()
     display.refresh()
     err = capsys.readouterr().err.splitlines()
-    assert err[0] == "draw ln seed 0: 25 %, loss 1.5, 3 steps/s, 00:10 left"
+    assert err[0] == "draw ln seed 0: 25 %, batch loss 1.5, 3 steps/s, 00:10 left"
     assert err.count("[1/4] draw ln seed 1: done, best valid bound 180.2") == 1, err
     assert err.count("[2/4] draw ln seed 2: failed") == 1, "the error itself comes once, at the end"
     assert "draw ln seed 3: 0 %" in err, "nothing known yet, nothing to enumerate"

@@ -259,6 +259,10 @@ def test_archives_that_do_not_fit_are_refused() -> None:
         load_skip_thoughts({**arrays, "ff_logit_b": np.zeros(3)})
     with pytest.raises(ValueError, match="decoder_f_W has shape"):
         load_skip_thoughts({**arrays, "decoder_f_W": np.zeros((2, 2))})
+    with pytest.raises(ValueError, match=r"Wemb has shape \(5,\), but must be a table"):
+        load_skip_thoughts({**arrays, "Wemb": np.zeros(5)})
+    with pytest.raises(ValueError, match="Wemb has vectors of 11 words, but 10 words are given"):
+        load_skip_thoughts(arrays, ["a"] * 10)
     with pytest.raises(ValueError, match="Wemb holds values that are not finite"):
         load_skip_thoughts({**arrays, "Wemb": np.full((V, W), np.nan)})
     with pytest.raises(ValueError, match="not conditioned"):

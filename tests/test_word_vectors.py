@@ -11,7 +11,7 @@ import pytest
 
 import data.word_vectors as module
 from data.fetch import DataError
-from data.word_vectors import read_word_vectors
+from data.word_vectors import Wanted, read_word_vectors
 from models.expansion import least_squares
 
 WORDS = ["the", "naïve", "New_York", "cat", "."]
@@ -44,7 +44,7 @@ FORMS = {
 def test_both_formats(form: str, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BLOCK", block)
     (tmp_path / "v").write_bytes(FORMS[form])
-    found = read_word_vectors(tmp_path / "v", ["cat", "naïve", "dog", "New_York", "."])
+    found = read_word_vectors(tmp_path / "v", Wanted(["cat", "naïve", "dog", "New_York", "."]))
     assert set(found.rows) == {"cat", "naïve", "."}, "no phrases, nothing that was not asked for"
     for word, row in found.rows.items():
         np.testing.assert_allclose(found.matrix_ND[row], VECTORS[WORDS.index(word)], rtol=1e-6)
@@ -53,9 +53,9 @@ def test_both_formats(form: str, block: int, tmp_path: Path, monkeypatch: pytest
 
 def test_the_first_of_a_word_counts_and_none_is_none(tmp_path: Path) -> None:
     (tmp_path / "v").write_bytes(binary(["a", "b", "a", "c", "d"]))
-    found = read_word_vectors(tmp_path / "v", ["a"])
+    found = read_word_vectors(tmp_path / "v", Wanted(["a"]))
     np.testing.assert_array_equal(found.matrix_ND, VECTORS[:1])
-    assert read_word_vectors(tmp_path / "v", ["x"]).matrix_ND.shape == (0, 7)
+    assert read_word_vectors(tmp_path / "v", Wanted(["x"])).matrix_ND.shape == (0, 7)
 
 
 def damaged(row: int, value: float) -> np.ndarray:
@@ -90,7 +90,7 @@ BAD = {
 def test_what_is_wrong_is_said_in_one_line(message: str, tmp_path: Path) -> None:
     (tmp_path / "v").write_bytes(BAD[message])
     with pytest.raises(DataError) as error:
-        read_word_vectors(tmp_path / "v", WORDS)
+        read_word_vectors(tmp_path / "v", Wanted(WORDS))
     assert message in str(error.value) and str(tmp_path / "v") in str(error.value) and "\n" not in str(error.value)
 
 
@@ -98,12 +98,27 @@ def test_white_space_at_the_end_is_nothing(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(module, "BLOCK", 3)
     for content in (binary(), text()):
         (tmp_path / "v").write_bytes(content + b" \n\r\n" * 5)
-        assert len(read_word_vectors(tmp_path / "v", WORDS)) == 4
+        assert len(read_word_vectors(tmp_path / "v", Wanted(WORDS))) == 4
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be read"):
-        read_word_vectors(tmp_path / "none", WORDS)
+        read_word_vectors(tmp_path / "none", Wanted(WORDS))
+
+
+def test_too_few_words_to_fit_a_map_on_are_told_when_the_file_is_read(tmp_path: Path) -> None:
+    """Seven dimensions and an intercept take eight words, with a vector here and no underscore."""
+    words = [f"w{n}" for n in range(8)]
+    vectors = np.random.RandomState(1).randn(10, 7).astype(np.float32)
+    (tmp_path / "v").write_bytes(binary([*words, "a_b", "other"], vectors))
+    own = {*words, "a_b", "absent"}
+    assert len(read_word_vectors(tmp_path / "v", Wanted({*own, "other"}, own))) == 9
+    with pytest.raises(DataError) as error:
+        read_word_vectors(tmp_path / "v", Wanted({*own, "other"}, own - {"w3"}))
+    assert str(error.value) == (
+        f"{tmp_path / 'v'}: 7 words are in both vocabularies, too few for a map from 7 dimensions: it takes 8; give a "
+        "file with more of the corpus' words"
+    )
 
 
 def test_least_squares_against_the_normal_equations() -> None:
