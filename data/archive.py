@@ -15,7 +15,8 @@ import shutil
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
@@ -68,6 +69,38 @@ def download_large(url: str, path: Path, *, wait_s: float = WAIT_S) -> None:
         raise FetchError(f"{url}: {reason}{kept}") from None
     os.replace(part, path)
     note.unlink(missing_ok=True)
+
+
+def obtain(url: str, archive: Path) -> None:
+    """``download_large``, unless the archive is there already.
+
+    Raises:
+        FetchError: as ``download_large``.
+        DataError: the disk cannot be written.
+    """
+    try:
+        if not archive.is_file():
+            download_large(url, archive)
+    except OSError as error:
+        raise DataError(f"{archive}: cannot be written ({error.strerror or error}); free space or set LN_RAW") from None
+
+
+@contextmanager
+def judged(url: str, archive: Path, staging: Path) -> Iterator[None]:
+    """The block unpacks an archive into ``staging`` and checks what was in it.
+
+    Raises:
+        FetchError: the block raised ``DataError``: damaged, or not what it should be. The archive is removed, since it
+            would fail again; the line names no file of ``staging``, which is about to go away too. What is wrong with
+            the disk passes, and the archive stays.
+    """
+    try:
+        yield
+    except DataError as error:
+        archive.unlink(missing_ok=True)
+        told = str(error).replace(str(archive), archive.name)
+        told = told.replace(f"{staging}/", "").replace(str(staging), archive.name)
+        raise FetchError(f"{url}: {told}; it has been removed, so that the next attempt fetches it anew") from None
 
 
 def _transfer(url: str, part: Path, note: Path, wait_s: float) -> bool:

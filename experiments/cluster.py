@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.machine import cores
+from data.processors import cores
 from experiments.schema import ConfigError
 
 QUEUED = ("slurm", "submitit_slurm", "submitit_local")

@@ -324,3 +324,8 @@ def weights(checkpoint: Path) -> dict[str, torch.Tensor]:
     payload = torch.load(checkpoint, map_location="cpu", weights_only=True)
     found: dict[str, torch.Tensor] = payload.get("selected") or payload["model"]
     return found
+
+
+def not_finite(model: nn.Module) -> str | None:
+    """The name of the first weight or statistic of a model that holds a number that is not finite."""
+    return next((name for name, weight in model.state_dict().items() if not bool(weight.isfinite().all())), None)

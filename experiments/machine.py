@@ -1,13 +1,8 @@
-"""What the machine offers. Only the standard library: ``scripts.options`` asks before anything is installed."""
+"""What a cell on another host must be told of this one."""
 
 from __future__ import annotations
 
 import os
-
-
-def cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def passed_environment() -> dict[str, str]:

@@ -26,7 +26,8 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from data.handwriting import skip_bad_asked
-from experiments.machine import cores, passed_environment
+from data.processors import cores
+from experiments.machine import passed_environment
 from experiments.optim import ADAMS, CLIPS
 from models.kernels import KERNELS
 from models.norm import CONSTANTS, Norm

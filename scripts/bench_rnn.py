@@ -32,10 +32,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from data.processors import cores
 from experiments.analysis.collect import results_dir
 from experiments.analysis.output import short_path, write_whole
 from experiments.cell import git_state, hardware
-from experiments.machine import cores
 from experiments.runs import now
 from models.kernels import build
 from models.rnn import GRU, LSTM

@@ -19,7 +19,7 @@ from experiments.analysis.collect import Run, collect, results_dir
 from experiments.analysis.output import short_path
 from experiments.cell import prepare
 from experiments.cli import guarded, in_short
-from experiments.loop import initial_model, weights
+from experiments.loop import initial_model, not_finite, weights
 from experiments.runs import RunError
 from experiments.schema import Config, ConfigError, load_saved
 from experiments.tasks import TASKS
@@ -74,11 +74,8 @@ def load(run: Run, device: str) -> tuple[Config, Data, nn.Module]:
         raise RunError(
             f"{run.folder / 'checkpoint.pt'}: not this model's weights ({in_short(error)}); train the run anew"
         ) from None
-    for name, weight in model.state_dict().items():
-        if not bool(weight.isfinite().all()):
-            raise RunError(
-                f"{run.folder / 'checkpoint.pt'}: {name} holds numbers that are not finite; train the run anew"
-            )
+    if bad := not_finite(model):
+        raise RunError(f"{run.folder / 'checkpoint.pt'}: {bad} holds numbers that are not finite; train the run anew")
     return cfg, data, model.eval()
 
 

@@ -22,7 +22,7 @@ from data.word_vectors import read_word_vectors
 from experiments.analysis.collect import results_dir
 from experiments.analysis.output import short_path
 from experiments.cli import guarded, in_short
-from experiments.loop import weights
+from experiments.loop import not_finite, weights
 from experiments.runs import RunError
 from experiments.schema import ConfigError, load_saved, pick_device
 from experiments.sentence_encoder import SentenceEncoder, lexicon, needed, tokens
@@ -94,9 +94,8 @@ def load_model(folder: Path, device: str = "auto") -> SkipThoughts:
         raise
     except Exception as error:  # whatever a damaged or foreign file makes torch or omegaconf raise
         raise RunError(f"{folder}: no usable run of skip_thoughts ({in_short(error)}); train it anew") from None
-    for name, weight in model.state_dict().items():
-        if not bool(weight.isfinite().all()):
-            raise RunError(f"{folder / 'checkpoint.pt'}: {name} holds numbers that are not finite; train it anew")
+    if bad := not_finite(model):
+        raise RunError(f"{folder / 'checkpoint.pt'}: {bad} holds numbers that are not finite; train it anew")
     return model.to(place).eval()
 
 

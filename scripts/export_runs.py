@@ -78,12 +78,7 @@ def check_out(path: Path) -> Path:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
-    parser = Parser(
-        prog="python -m scripts.export_runs",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = Parser("export_runs", __doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, help="file to write: .csv or .parquet")
     parser.add_argument("--task", help="only runs of this task")
     parser.add_argument("--profile", help="only runs at this profile")

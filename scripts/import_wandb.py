@@ -65,12 +65,7 @@ def take_over(run: Any, path: str, runs: Path) -> Path | None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
-    parser = Parser(
-        prog="python -m scripts.import_wandb",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = Parser("import_wandb", __doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("project", metavar="ENTITY/PROJECT", help="as in the address of the project's page")
     parser.add_argument("--runs", type=Path, default=results_dir() / "runs", help="run store to fill")
     try:

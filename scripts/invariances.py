@@ -23,6 +23,7 @@ import torch
 from experiments.analysis import fisher, fisher_figure, invariances
 from experiments.analysis.collect import results_dir
 from experiments.analysis.compare import load_paper
+from experiments.analysis.document import markdown_table
 from experiments.analysis.invariances import Cell
 from experiments.analysis.output import short_path, write_whole
 from experiments.analysis.style import look
@@ -74,9 +75,14 @@ def to_text(table: Sequence[Sequence[str]]) -> str:
 
 def to_markdown(table: Sequence[Sequence[str]], about: Sequence[str], paper: Mapping[str, Any]) -> str:
     """The page: table, caption, and what the paper's text says differently."""
-    lines = ["| " + " | ".join(line) + " |" for line in (HEAD, ["---"] * len(HEAD), *table)]
     remarks = [f"- {claim['source']}, says that {claim['text']}: {claim['remark']}." for claim in paper["claims"]]
-    parts = ["# Table 1: invariances", "\n".join(lines), *about, f"Paper: {paper['source']}.", "\n".join(remarks)]
+    parts = [
+        "# Table 1: invariances",
+        markdown_table(HEAD, table),
+        *about,
+        f"Paper: {paper['source']}.",
+        "\n".join(remarks),
+    ]
     return "\n\n".join(parts) + "\n"
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from experiments.machine import cores
+from data.processors import cores
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
@@ -110,7 +110,10 @@ class Options:
 
 
 class Parser(argparse.ArgumentParser):
-    """Answers bad input with ``OptionError``, not with its usage."""
+    """Of ``scripts.<command>``; answers bad input with ``OptionError``, not with its usage."""
+
+    def __init__(self, command: str, about: str | None, **more: Any) -> None:
+        super().__init__(prog=f"python -m scripts.{command}", description=about, allow_abbrev=False, **more)
 
     def error(self, message: str) -> NoReturn:
         raise OptionError(message)
@@ -118,7 +121,7 @@ class Parser(argparse.ArgumentParser):
 
 def parse(command: str, words: list[str], about: str | None = None) -> Options:
     """Checks the command-line words of one of ``COMMANDS``. Raises ``OptionError``."""
-    parser = Parser(prog=f"python -m scripts.{command}", description=about, allow_abbrev=False)
+    parser = Parser(command, about)
     parser.add_argument("words", nargs="*", metavar="NAME=value", help="as for make, such as TASK=draw")
     for name, text in NAMES.items():
         parser.add_argument(f"--{name.lower().replace('_', '-')}", dest=name, metavar=name, help=text)

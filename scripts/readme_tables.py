@@ -22,6 +22,7 @@ import yaml
 
 from experiments.analysis import compare, headlines, report, sections, verified
 from experiments.analysis.collect import Collection, Run, collect
+from experiments.analysis.document import markdown_table
 from experiments.analysis.groups import places
 from experiments.cli import guarded
 from experiments.grid import cells, experiment_names, load_figure, load_table
@@ -44,12 +45,6 @@ BY_NORM = ("sites", "bias_mode")  # switches whose default depends on the norm
 def published() -> Collection:
     """The runs under version control."""
     return collect(PUBLISHED / ".none", PUBLISHED)
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 def glance() -> str:
@@ -83,7 +78,7 @@ def glance() -> str:
     if without:
         notes.insert(0, f"No run at the default profile `{headlines.DEFAULT}` is published of {', '.join(without)}.")
     head = ["task", "command", "minutes", "claim", "paper", "ours", "from", "verdict"]
-    return "\n\n".join([table(head, rows), " ".join(notes)]).rstrip()
+    return "\n\n".join([markdown_table(head, rows), " ".join(notes)]).rstrip()
 
 
 def lines(texts: Sequence[str]) -> str:
@@ -109,7 +104,7 @@ def profiles() -> str:
             text = ", ".join(f"`{key}={value}`" for key, value in flat(changes)) or "the published setting"
             results = [f"{name}: {len(cells(name, profile))} cells" for name in experiment_names(task)]
             rows.append([f"`{task}`", f"`{profile}`", text, ", ".join(results)])
-    return table(["task", "profile", "changes", "result"], rows)
+    return markdown_table(["task", "profile", "changes", "result"], rows)
 
 
 def flat(node: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -139,7 +134,7 @@ def results() -> str:
             command = f"make reproduce TASK={task} PROFILE={profile}"
             parts.append(f"**{report.heading(rows, task)}** (`{command}`)")
             parts += figures(task, profile, label)
-            parts.append(table(["", "paper", "ours: median [range]", "seeds", "verdict"], body))
+            parts.append(markdown_table(["", "paper", "ours: median [range]", "seeds", "verdict"], body))
         parts += [
             f"[{path.stem}]({path.relative_to(ROOT)}): the paper's rows and ours side by side" for path in tables(task)
         ]
@@ -197,7 +192,7 @@ def costs() -> str:
             ]
         )  # fmt: skip
     head = "task,profile,batch,norm,parameters,epochs,steps,ms/step,minutes of training,runs,on".split(",")
-    return table(head, rows) if rows else "No runs are published yet."
+    return markdown_table(head, rows) if rows else "No runs are published yet."
 
 
 def benches() -> str:
@@ -220,7 +215,7 @@ def benches() -> str:
             for part, ms in parts.items():
                 rows.append([f"`{report_['task']}`", str(batch["batch_size"]), part, f"{ms:.2f}", where])
     head = ["task", "batch", "what", "ms (median)", "on"]
-    return table(head, rows) if rows else "Nothing is published yet."
+    return markdown_table(head, rows) if rows else "Nothing is published yet."
 
 
 def recurrent() -> str:
@@ -239,7 +234,7 @@ def recurrent() -> str:
         body.append([layer, shape, f"{by_name['builtin']['ms']:.0f}", *ratios])
     rounds = len(next(iter(about["all_ms"].values()))["builtin"])
     head = ["layer", "T, B, inputs, H", "builtin, ms", *(f"`{name}`" for name in others)]
-    return f"{table(head, body)}\n\n{bench_rnn.header(about)}; medians of {rounds} rounds."
+    return f"{markdown_table(head, body)}\n\n{bench_rnn.header(about)}; medians of {rounds} rounds."
 
 
 def switches() -> str:
@@ -252,7 +247,7 @@ def switches() -> str:
         about = re.sub(r"\s+", " ", about).replace("``", "`")
         rows.append([f"`{name}`", "by norm" if name in BY_NORM else f"`{default}`", about])
     modes = [line for line in (variant.__doc__ or "").splitlines() if line.startswith("|")]
-    return "\n\n".join([table(["switch", "default", "what"], rows), "Bias modes:", "\n".join(modes)])
+    return "\n\n".join([markdown_table(["switch", "default", "what"], rows), "Bias modes:", "\n".join(modes)])
 
 
 def glossary() -> str:
@@ -262,7 +257,7 @@ def glossary() -> str:
         for name, task in TASKS.items()
         for metric, about in task.metrics.items()
     ]
-    return table(["task", "metric", "unit", "better", "what"], rows)
+    return markdown_table(["task", "metric", "unit", "better", "what"], rows)
 
 
 def new_norm() -> str:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from data.attentive_reader import ReaderData
 from data.cloze_files import Question, write_question
 from data.cloze_folder import SPLITS
 from data.stories import make_question
@@ -33,6 +36,22 @@ def place(root: Path, sizes: dict[str, int] = SIZES) -> Path:
             path = question_file(root, split, number)
             path.write_text(write_question(make_question(split, number)), encoding="utf-8")
     return root
+
+
+def twelve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Twelve questions, found through $LN_DATA; nothing else is."""
+    monkeypatch.setenv("LN_DATA", str(tmp_path / "here"))
+    monkeypatch.setenv("LN_RAW", str(tmp_path / "raw"))
+    monkeypatch.setenv("LN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("LN_SKIP_BAD", raising=False)
+    return place(tmp_path / "here" / "attentive_reader" / "cnn" / "questions")
+
+
+def same(one: ReaderData, other: ReaderData) -> bool:
+    """Whether two loads gave the same."""
+    return (one.source.fingerprint, one.vocabulary, one.lost) == (
+        other.source.fingerprint, other.vocabulary, other.lost,
+    )  # fmt: skip
 
 
 def python2_pickle(thing: Any) -> bytes:

@@ -7,9 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 COUNTS = {"train": 6, "val": 3, "test": 2}
 THEIRS = {"train": "train", "val": "dev", "test": "test"}
+
+
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Empty places for data, downloads and the cache; returns the first. Nothing large is asked for."""
+    for variable, name in (("LN_DATA", "given"), ("LN_RAW", "raw"), ("LN_CACHE", "cache")):
+        (tmp_path / name).mkdir()
+        monkeypatch.setenv(variable, str(tmp_path / name))
+    monkeypatch.delenv("LN_LARGE", raising=False)
+    return tmp_path / "given"
 
 
 def features(split: str, width: int = 8, count: int | None = None) -> np.ndarray:

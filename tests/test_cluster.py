@@ -18,9 +18,10 @@ from typing import Any
 import fakeslurm
 import pytest
 
+from data.processors import cores
 from experiments import cluster, loop, train
 from experiments.cell import Outcome, run_cell, run_folder
-from experiments.machine import cores, passed_environment
+from experiments.machine import passed_environment
 from experiments.runs import effective_state, is_locked, read_json
 from experiments.schema import ConfigError
 from experiments.tasks import TASKS

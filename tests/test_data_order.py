@@ -22,12 +22,7 @@ REAL = Path(os.environ.get("LN_DATA") or "/nowhere")  # before the fixture hides
 
 @pytest.fixture(autouse=True)
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("given", "raw", "cache"):
-        (tmp_path / name).mkdir()
-    monkeypatch.setenv("LN_DATA", str(tmp_path / "given"))
-    monkeypatch.setenv("LN_RAW", str(tmp_path / "raw"))
-    monkeypatch.setenv("LN_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "given"
+    return od.folders(tmp_path, monkeypatch)
 
 
 def refused(dataset: str = "mine", features: str | None = None) -> str:

@@ -23,13 +23,7 @@ from scripts import get_data
 
 @pytest.fixture(autouse=True)
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("given", "raw", "cache"):
-        (tmp_path / name).mkdir()
-    monkeypatch.setenv("LN_DATA", str(tmp_path / "given"))
-    monkeypatch.setenv("LN_RAW", str(tmp_path / "raw"))
-    monkeypatch.setenv("LN_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("LN_LARGE", raising=False)
-    return tmp_path / "given"
+    return od.folders(tmp_path, monkeypatch)
 
 
 def refused(features: str | None = None, dataset: str = "mine") -> str:

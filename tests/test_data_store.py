@@ -82,7 +82,7 @@ def test_a_large_vocabulary_takes_wider_ids(path: Path) -> None:
 def test_processes_do_the_same(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = open_store("t", [path], 20)
     monkeypatch.setattr(token_passes, "ALONE", {"lines": 0, "raw": 0})
-    monkeypatch.setattr(token_passes, "_cores", lambda: 2)
+    monkeypatch.setattr(token_passes, "cores", lambda: 2)
     started = []
     monkeypatch.setattr(corpus_workers.Worker, "count", lambda *_: pytest.fail("counted in this process"))
     given = corpus_workers.subprocess.Popen
@@ -105,7 +105,7 @@ def test_processes_do_the_same(path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_lost_process_is_one_line(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
     monkeypatch.setattr(token_passes, "ALONE", {"lines": 0, "raw": 0})
-    monkeypatch.setattr(token_passes, "_cores", lambda: 1)
+    monkeypatch.setattr(token_passes, "cores", lambda: 1)
     monkeypatch.setattr(corpus_workers.sys, "executable", "/bin/false")
     with pytest.raises(DataError, match=r"^a process that helped reading text ended \(exit code 1\); start again"):
         open_store("t", [path], 20)

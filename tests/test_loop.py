@@ -12,46 +12,15 @@ from typing import Any
 import pytest
 import torch
 
-from experiments.cell import describe
-from experiments.loop import Trainer, initial_model
-from experiments.loop import weights as loaded_weights
-from experiments.runs import Run, read_json, read_metrics
-from experiments.schema import Config, dump
+from experiments.loop import initial_model
+from experiments.runs import Run, read_json
 from experiments.tasks import TASKS
-from experiments.tasks.base import Value
-from experiments.tracker import Tracker
-from tests.toytask import ToyConfig, ToyData, ToyTask, toy_config
-
-CPU = torch.device("cpu")
+from tests.toytask import CPU, Killed, ToyTask, final_model, numbers, run, toy_config
 
 
 @pytest.fixture(autouse=True)
 def _toy_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TASKS, "toy", ToyTask())  # type: ignore[arg-type]
-
-
-class Killed(Exception):
-    """Stands for a process that dies at this very point."""
-
-
-def run(cfg: Config, folder: Path, task: ToyTask | None = None, stop: Any = None) -> tuple[str, ToyData, Trainer]:
-    task = task or ToyTask()
-    data = task.data(cfg, CPU)
-    with Run(folder, dump(cfg), describe(cfg, data.source, folder.name, CPU, [])) as opened:
-        trainer = Trainer(
-            task, cfg, data, initial_model(task, cfg, CPU), opened, Tracker(), CPU, stop or (lambda: False)
-        )
-        state = trainer.train()
-        trainer.close(state)
-        return state, data, trainer
-
-
-def numbers(folder: Path) -> list[dict[str, Any]]:
-    return [{k: v for k, v in r.items() if k != "train_seconds"} for r in read_metrics(folder / "metrics.jsonl")]
-
-
-def final_model(folder: Path) -> dict[str, torch.Tensor]:
-    return torch.load(folder / "checkpoint.pt", weights_only=True)["model"]
 
 
 @pytest.mark.parametrize("eval_every", [1, 0.4, 1.3])
@@ -298,106 +267,3 @@ def test_best_follows_the_selected_metric(tmp_path: Path) -> None:
     values = {r["step"]: r["value"] for r in numbers(tmp_path / "run") if r["split"] == "valid"}
     best = min(values, key=values.__getitem__)
     assert trainer.at.best == {"split": "valid", "metric": "loss", "value": values[best], "step": best}
-
-
-class TestedToy(ToyTask):
-    """The toy with a test of the selected weights; best is the evaluation whose weights sum up to ``target``."""
-
-    __test__ = False  # no class of tests
-    target = 0.0
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.evaluated: list[torch.Tensor] = []
-        self.tested: list[torch.Tensor] = []
-
-    def evaluate(self, model: Any, data: ToyData, cfg: Config, seed: int) -> list[Value]:
-        self.evaluated.append(model.weight.detach().clone())
-        return [Value("valid", "loss", abs(float(model.weight.sum()) - self.target))]
-
-    def test(self, model: Any, data: ToyData, cfg: Config, seed: int) -> list[Value]:
-        assert not model.training and not torch.is_grad_enabled()
-        self.tested.append(model.weight.detach().clone())
-        return [Value("test", "loss", float("nan") if cfg.task.bad_value else float(model.weight.sum()))]
-
-
-@pytest.fixture
-def second_is_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
-    """Makes the second of four evaluations the best one; returns the weights at all of them."""
-    pilot = TestedToy()
-    run(toy_config(tmp_path), tmp_path / "pilot", pilot)
-    monkeypatch.setattr(TestedToy, "target", float(pilot.evaluated[1].sum()))
-    return pilot.evaluated
-
-
-def test_only_the_selected_weights_are_tested_and_only_once(tmp_path: Path, second_is_best: list[torch.Tensor]) -> None:
-    task = TestedToy()
-    state, _, trainer = run(toy_config(tmp_path), tmp_path / "run", task)
-    assert state == "done"
-    (weights,) = task.tested
-    assert torch.equal(weights, second_is_best[1])
-    rows = [row for row in numbers(tmp_path / "run") if row["split"] == "test"]
-    assert [(row["step"], row["value"]) for row in rows] == [(20, float(weights.sum()))]
-    assert torch.equal(trainer.model.weight, weights), "pictures show the selected weights"  # type: ignore[arg-type]
-    saved = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)
-    assert torch.equal(saved["model"]["weight"], second_is_best[3]), "a checkpoint goes on from the last ones"
-    assert torch.equal(saved["selected"]["weight"], weights)
-    assert torch.equal(loaded_weights(tmp_path / "run" / "checkpoint.pt")["weight"], weights)
-
-
-def test_the_first_of_equally_good_weights_is_selected(tmp_path: Path) -> None:
-    class Tied(TestedToy):
-        def evaluate(self, *args: Any) -> list[Value]:
-            super().evaluate(*args)
-            return [Value("valid", "loss", (3.0, 2.0, 2.0, 4.0)[len(self.evaluated) - 1])]
-
-    task = Tied()
-    _, _, trainer = run(toy_config(tmp_path), tmp_path / "run", task)
-    assert not torch.equal(task.evaluated[1], task.evaluated[2])
-    assert torch.equal(task.tested[0], task.evaluated[1]), "only what is strictly better takes its place"
-    assert trainer.at.best is not None and (trainer.at.best["step"], trainer.at.best["value"]) == (10, 2)
-
-
-@pytest.mark.parametrize("kill_at", [3, 9, 10, 11, 19])
-def test_a_resumed_run_tests_the_same_weights(tmp_path: Path, second_is_best: list[torch.Tensor], kill_at: int) -> None:
-    cfg = toy_config(tmp_path, checkpoint_seconds=1e-9)
-    run(cfg, tmp_path / "whole", TestedToy())
-
-    def die(step: int) -> None:
-        if step == kill_at:
-            raise Killed
-
-    dying = TestedToy()
-    dying.on_step = die
-    with pytest.raises(Killed):
-        run(cfg, tmp_path / "killed", dying)
-    assert not dying.tested
-    task = TestedToy()
-    assert run(cfg, tmp_path / "killed", task)[0] == "done"
-    assert len(task.tested) == 1 and torch.equal(task.tested[0], second_is_best[1])
-    assert numbers(tmp_path / "killed") == numbers(tmp_path / "whole")
-
-
-def test_a_task_that_selects_nothing_tests_its_last_weights(tmp_path: Path, second_is_best: list[torch.Tensor]) -> None:
-    class Last(TestedToy):
-        selects = False
-
-    task = Last()
-    assert run(toy_config(tmp_path), tmp_path / "run", task)[0] == "done"
-    (weights,) = task.tested
-    assert torch.equal(weights, second_is_best[3])
-    saved = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)
-    assert "selected" not in saved and torch.equal(saved["model"]["weight"], weights)
-    assert [row["step"] for row in numbers(tmp_path / "run") if row["split"] == "test"] == [20]
-
-
-def test_a_test_value_that_is_not_finite_ends_as_diverged(tmp_path: Path) -> None:
-    cfg = dataclasses.replace(toy_config(tmp_path), task=ToyConfig(bad_value=True))
-    assert run(cfg, tmp_path / "run", TestedToy())[0] == "diverged"
-
-
-def test_a_task_without_a_final_test_keeps_no_second_copy_of_its_weights(tmp_path: Path) -> None:
-    run(toy_config(tmp_path), tmp_path / "run")
-    saved = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)
-    assert "selected" not in saved
-    assert torch.equal(loaded_weights(tmp_path / "run" / "checkpoint.pt")["weight"], saved["model"]["weight"])

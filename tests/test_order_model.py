@@ -20,6 +20,7 @@ from models.norm import Norm, count_normalisers
 from models.order_embeddings import OrderEmbedding, OrderSizes, contrastive_loss, order_violation
 from models.retrieval import ranks
 from models.variant import Variant
+from tests.largest import Largest
 
 
 @pytest.fixture(autouse=True)
@@ -62,15 +63,6 @@ def test_energy_by_hand() -> None:
 
 
 def test_no_tensor_of_captions_times_images_times_units() -> None:
-    class Largest(TorchDispatchMode):
-        most = 0
-
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            out = func(*args, **(kwargs or {}))
-            if isinstance(out, Tensor):
-                self.most = max(self.most, out.numel())
-            return out
-
     s, v = points(300, 64, 1).float().requires_grad_(), points(200, 64, 2).float().requires_grad_()
     with Largest() as largest:
         order_violation(s, v).sum().backward()

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from oracles import recurrent as oracle
 from rnncases import parameters_of, recipe_of, scramble
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import models.chunked_softmax as softmax
 from models.chunked_softmax import softmax_loss
@@ -21,6 +20,7 @@ from models.norm import Norm, count_normalisers
 from models.skip_official import load_skip_thoughts, skip_thoughts_arrays
 from models.skip_thoughts import SkipSizes, SkipThoughts, Words
 from tests.commands import NORM_NAMES
+from tests.largest import Largest
 
 NORMS = ("none", "wn", "ln")
 V, W, H = 13, 5, 6
@@ -226,15 +226,6 @@ def test_large_logits_stay_finite() -> None:
 
 
 def test_no_tensor_of_all_words_times_the_vocabulary() -> None:
-    class Largest(TorchDispatchMode):
-        most = 0
-
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            out = func(*args, **(kwargs or {}))
-            if isinstance(out, Tensor):
-                self.most = max(self.most, out.numel())
-            return out
-
     vocabulary, lengths = 20_000, [30] * 32
     model = make("ln", vocabulary=vocabulary)
     batch = [sentences(lengths, seed, vocabulary) for seed in range(3)]

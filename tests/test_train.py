@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import torch
 
+from data.processors import cores
 from experiments.cluster import cells_beside
-from experiments.machine import cores
 from experiments.runs import effective_state, read_json, read_metrics
 from experiments.train import report
 

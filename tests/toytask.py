@@ -11,9 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from data.fetch import Source
+from experiments.cell import describe
+from experiments.loop import Trainer, initial_model
 from experiments.rng import generator
-from experiments.schema import Config, LoggerConfig, NormConfig, PathsConfig, TrainConfig
+from experiments.runs import Run, read_metrics
+from experiments.schema import Config, LoggerConfig, NormConfig, PathsConfig, TrainConfig, dump
 from experiments.tasks.base import Loss, Metric, Value
+from experiments.tracker import Tracker
+
+CPU = torch.device("cpu")
 
 
 @dataclass
@@ -114,3 +120,29 @@ def toy_config(results: Path, **train: Any) -> Config:
         logger=LoggerConfig("local"),
         paths=PathsConfig(str(results)),
     )
+
+
+class Killed(Exception):
+    """Stands for a process that dies at this very point."""
+
+
+def run(cfg: Config, folder: Path, task: ToyTask | None = None, stop: Any = None) -> tuple[str, ToyData, Trainer]:
+    """Trains the toy. Returns how it ended, what it was given, and the trainer."""
+    task = task or ToyTask()
+    data = task.data(cfg, CPU)
+    with Run(folder, dump(cfg), describe(cfg, data.source, folder.name, CPU, [])) as opened:
+        trainer = Trainer(
+            task, cfg, data, initial_model(task, cfg, CPU), opened, Tracker(), CPU, stop or (lambda: False)
+        )
+        state = trainer.train()
+        trainer.close(state)
+        return state, data, trainer
+
+
+def numbers(folder: Path) -> list[dict[str, Any]]:
+    """The logged rows, but for the time they took."""
+    return [{k: v for k, v in r.items() if k != "train_seconds"} for r in read_metrics(folder / "metrics.jsonl")]
+
+
+def final_model(folder: Path) -> dict[str, torch.Tensor]:
+    return torch.load(folder / "checkpoint.pt", weights_only=True)["model"]

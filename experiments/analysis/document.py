@@ -6,7 +6,7 @@ Texts are plain but for ``code`` between backticks, **bold** between double star
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -69,6 +69,12 @@ def anchor(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown, a line for each row; a bar within a cell is escaped."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
 def to_markdown(blocks: Sequence[Block]) -> str:
     """The page; pictures are linked by their paths."""
     return "\n\n".join(_markdown(block) for block in blocks) + "\n"
@@ -84,8 +90,6 @@ def _markdown(block: Block) -> str:
     if isinstance(block, Command):
         return f"```sh\n{block.text}\n```"
     if isinstance(block, Table):
-        lines = [block.head, ["---"] * len(block.head), *block.rows]
-        body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-        return f"{block.caption}:\n\n{body}"
+        return f"{block.caption}:\n\n{markdown_table(block.head, block.rows)}"
     alt = block.alt.replace("[", "(").replace("]", ")")
     return f"![{alt}]({block.path})\n\n{block.caption}"

@@ -10,7 +10,7 @@ only, and composing takes a second.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -60,14 +60,18 @@ class Group:
         return any(run.stand_in for run in self.runs or self.other)
 
     @property
+    def marked_label(self) -> str:
+        """The label; of a stand-in, ``STAND-IN`` before it."""
+        return "STAND-IN " * self.stand_in + self.label
+
+    @property
     def source(self) -> Mapping[str, str]:
         """The data source all runs of the group share."""
         return (self.runs or self.other)[0].data
 
     @property
     def commits(self) -> str:
-        """Commits of the runs, shortened, e.g. ``3f228603, 9ab12cd0+dirty``."""
-        return ", ".join(sorted({run.commit[:8] + "+dirty" * run.dirty for run in self.runs}))
+        return commits(self.runs)
 
     def todo(self) -> list[str]:
         """One line for each cell that is missing or unfinished, with the command that makes it."""
@@ -76,6 +80,15 @@ class Group:
             if run.state not in FINISHED:
                 lines.append(f"{run.state} at {progress(run)}: {name(cell)}: {cell.command}")
         return lines
+
+
+Place = tuple[str, str]  # profile, data label
+Several = list[tuple[str, Group]]  # experiments and their runs in one place
+
+
+def commits(runs: Iterable[Run]) -> str:
+    """Commits of runs, shortened, e.g. ``3f228603, 9ab12cd0+dirty``."""
+    return ", ".join(sorted({run.commit[:8] + "+dirty" * run.dirty for run in runs}))
 
 
 def name(cell: Cell | Run) -> str:
@@ -221,11 +234,9 @@ def experiment_groups(
     return found, notes
 
 
-def places(
-    collection: Collection, task: str, experiments: Sequence[str]
-) -> tuple[dict[tuple[str, str], list[tuple[str, Group]]], list[str]]:
-    """(profile, data source) -> several experiments of a task, each with its runs there; and ``notes`` as above."""
-    found: dict[tuple[str, str], list[tuple[str, Group]]] = {}
+def places(collection: Collection, task: str, experiments: Sequence[str]) -> tuple[dict[Place, Several], list[str]]:
+    """The experiments of a task by place, each with its runs there; and ``notes`` as above."""
+    found: dict[Place, Several] = {}
     notes: list[str] = []
     for experiment in experiments:
         several, remarks = experiment_groups(collection, task, experiment)

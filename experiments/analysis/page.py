@@ -10,11 +10,11 @@ from pathlib import Path
 from experiments.analysis import compare, sections, targets, troubles
 from experiments.analysis.collect import Collection
 from experiments.analysis.document import Block, Bullets, Heading, Table, Text, anchor
-from experiments.analysis.groups import places
+from experiments.analysis.groups import Place, Several, places
 from experiments.analysis.measures import VERDICTS
 from experiments.analysis.names import name
 from experiments.analysis.report import number
-from experiments.analysis.sections import Place, Section, Several
+from experiments.analysis.sections import Section
 
 QUIET = "smoke"  # a profile for tests: shown only when asked for
 
@@ -118,12 +118,12 @@ def _glance(found: Mapping[str, Section], everywhere: Mapping[str, Mapping[Place
         for (profile, label), several in everywhere[task].items():
             rows = section.rows.get((profile, label), [])
             count = Counter(row["verdict"] for row in rows)
-            kind = "STAND-IN " if several[0][1].stand_in else ""
+            marked = several[0][1].marked_label
             runs = {run.identity for _, group in several for run in group.runs}
             stale = sum(bool(row["code_changed"]) for row in rows)
             body.append([
                 f"[{task}](#task-{anchor(task)})",
-                f"[{profile}, {kind}{label}](#{anchor(f'{task}-{profile}-{label}')})",
+                f"[{profile}, {marked}](#{anchor(f'{task}-{profile}-{label}')})",
                 str(len(runs)), *(str(count[verdict]) for verdict in VERDICTS), str(stale),
             ])  # fmt: skip
     head = ["task", "profile, data", "runs", *VERDICTS, "of these stale"]
@@ -140,11 +140,11 @@ def _times(everywhere: Mapping[str, Mapping[Place, Several]]) -> list[Block]:
         races = [(place, several, pace) for place, several in there.items() for pace in targets.paces(several)]
         if not races:
             body.append([f"`{task}`", "no finished pair of runs", *["-"] * 7])
-        for (profile, label), several, pace in races:
-            kind = "STAND-IN " if several[0][1].stand_in else ""
+        for (profile, _), several, pace in races:
+            marked = several[0][1].marked_label
             runs = [one for _, one in sorted(pace.races.items())]
             body.append([
-                f"`{task}`", f"{profile}, {kind}{label}", pace.experiment,
+                f"`{task}`", f"{profile}, {marked}", pace.experiment,
                 f"{name(pace.norm)}, batch {pace.batch_size}",
                 f"{pace.split} {pace.metric}, {pace.better} is better: "
                 + " / ".join(number(one.target) for one in runs),

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.analysis import ordering
+from experiments.analysis.document import markdown_table
 from experiments.analysis.names import name
 
 WIDTH = 118
@@ -134,11 +135,9 @@ def to_markdown(rows: Sequence[Mapping[str, Any]], task: str, source: str) -> st
         for row in rows
     ]  # fmt: skip
     head = ["what", "paper", "ours, per seed", "median", "seeds", "verdict", "reason"]
-    table = [head, ["---"] * len(head), *cells]
-    body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in table)
     return (
         f"# {heading(rows, task)}\n\n"
-        f"Paper: {source}. Commit of the runs: {commits(rows)}.\n\n{body}\n\n"
+        f"Paper: {source}. Commit of the runs: {commits(rows)}.\n\n{markdown_table(head, cells)}\n\n"
         "Speed-up of A over B: time until B has its best value, divided by the time until A first reaches "
         "that value, same seed; 0 when A never does. `inf`: diverged or never reached; it takes part in the "
         "median. A share of the baseline's time: both until each has its own best "

@@ -12,14 +12,12 @@ from typing import Any
 from experiments.analysis import compare, figures, report, style, tables, troubles, verified
 from experiments.analysis.collect import FINISHED, REPO, Run
 from experiments.analysis.document import Block, Bullets, Command, Heading, Picture, Table, Text, anchor
-from experiments.analysis.groups import Group
+from experiments.analysis.groups import Group, Place, Several, commits
 from experiments.analysis.measures import final, median
 from experiments.analysis.names import name
 
 CHOICES = REPO / "docs" / "choices"
 FILES = "report_files"  # beside report.md: its pictures
-Place = tuple[str, str]  # profile, data label
-Several = list[tuple[str, Group]]  # experiments and their runs in one place
 
 
 @dataclass
@@ -130,7 +128,7 @@ def what_ran(group: Group, runs: Sequence[Run]) -> list[str]:
         f"**Data:** {'STAND-IN, ' if group.stand_in else ''}{source['name']}, {source['kind']}: "
         f"{source['detail'].rstrip('.')}; fingerprint `{source['fingerprint'][:12]}`.",
         f"**Runs:** {counts}. Seeds of {'; '.join(cells)}.",
-        f"**Commit:** {', '.join(sorted({run.commit[:8] + '+dirty' * run.dirty for run in runs}))}"
+        f"**Commit:** {commits(runs)}"
         + (f"; with today's code, {verified.said(min(repeated))} for {len(repeated)} of them" if repeated else "")
         + ".",
         f"**Machine:** {'; '.join(sorted({machine(meta) for meta in metas}))}.",

@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.analysis.collect import FINISHED, Run
+from experiments.analysis.document import markdown_table
 from experiments.analysis.groups import Group
 from experiments.analysis.measures import final, median
 from experiments.analysis.names import name
@@ -44,10 +45,9 @@ def our_rows(table: Mapping[str, Any], group: Group) -> list[dict[str, Any]]:
     for run in group.runs:
         if run.state in FINISHED and run.batch_size == group.batch_size:
             by_norm.setdefault(run.norm, []).append(run)
-    kind = "STAND-IN " if group.stand_in else ""
     rows = [
         {"model": f"ours, {name(norm)}", "norm": norm, "seeds": len(runs),
-         "source": f"profile {group.profile}, {kind}{group.label}"}
+         "source": f"profile {group.profile}, {group.marked_label}"}
         | {
             c["metric"]: [
                 final(r.series(table["split"], c["metric"]), r.state, metrics[c["metric"]].better) for r in runs
@@ -119,12 +119,12 @@ def to_markdown(
 ) -> str:
     """The table as a page. ``groups`` have rows in it; of ``every`` it is told why one has none."""
     columns = table["columns"]
-    body = [[*HEAD, *(c["head"] for c in columns)], ["---"] * (len(HEAD) + len(columns))]
+    body = []
     for row in rows:
         seeds = "" if row["seeds"] is None else str(row["seeds"])
         cells = [cell(row[c["metric"]], c.get("decimals", 1)) for c in columns]
         body.append([row["model"], row["source"], seeds, *cells])
-    lines = "\n".join("| " + " | ".join(text.replace("|", "\\|") for text in line) + " |" for line in body)
+    lines = markdown_table([*HEAD, *(c["head"] for c in columns)], body)
     remarks = "\n\n".join([*absent(table, every), *(notes(group) for group in groups)])
     return (
         f"# {table['title']}\n\n{lines}\n\n"
@@ -151,8 +151,9 @@ def to_frame(table: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> pd.
 
 def save(table: Mapping[str, Any], paper: Mapping[str, Any], groups: Sequence[Group], out: Path) -> list[Path]:
     """Writes ``<out>/<name>.{md,csv}``, with the rows of every profile and data source; returns the two paths."""
-    rows = printed_rows(paper, table["columns"]) + [row for group in groups for row in our_rows(table, group)]
-    shown = [group for group in groups if our_rows(table, group)]
+    ours = [(group, our_rows(table, group)) for group in groups]
+    rows = printed_rows(paper, table["columns"]) + [row for _, own in ours for row in own]
+    shown = [group for group, own in ours if own]
     return [
         write_whole(out / f"{table['name']}.md", to_markdown(table, rows, shown, paper["source"], groups)),
         write_whole(out / f"{table['name']}.csv", to_frame(table, rows).to_csv(index=False, lineterminator="\n")),
