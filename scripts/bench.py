@@ -32,14 +32,12 @@ from experiments.schema import Config
 from experiments.tasks import TASKS
 from models.cells import GRUCell, LSTMCell
 from scripts import bench_rnn
-from scripts.measure import Stepper, in_subprocess, synchronize
+from scripts.measure import PAPER_SIZED, Stepper, in_subprocess, synchronize
 from scripts.options import Options, from_command_line
 from scripts.timing import Floor, Recorder, turns
 
 REFERENCE = "kernel=reference"
 ANALYSES = {"rnn": bench_rnn.bench}  # what is no task
-# What a step is timed on at paper sizes, where it depends on the data and those of the paper may be absent.
-PAPER_DATA = {"attentive_reader": "task.dataset=random"}
 
 
 class Update:
@@ -150,8 +148,9 @@ def main() -> int:
     report: dict[str, Any] = {"task": options.task, "profile": options.profile, "batches": []}
     # Of several experiments the first: the others differ in what takes no time.
     grid = cells(experiment_names(options.task)[0], options.profile, options.norms, options.batches, seeds=[0])
-    if options.profile == "paper" and (data := PAPER_DATA.get(options.task)):
-        grid = [replace(cell, overrides=(*cell.overrides, data)) for cell in grid]
+    if options.profile == "paper":  # the same on every machine
+        sized = tuple(f"task.{key}={value}" for key, value in PAPER_SIZED.get(options.task, {}).items())
+        grid = [replace(cell, overrides=(*cell.overrides, *sized)) for cell in grid]
     (cfg,) = compose_cells([[*grid[0].overrides, f"device={options.device}"]])
     device = prepare(cfg, jobs)
     report |= {

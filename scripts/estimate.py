@@ -28,18 +28,19 @@ def estimate(options: Options) -> int:
         jobs = workers(options, len(grid))
         print(f"{name}: {len(grid)} cells at profile {options.profile}, JOBS={jobs}")
         print(line(*COLUMNS))
-        hours, memory = 0.0, 0.0
+        hours, memory, data = 0.0, 0.0, ""
         for norm, batch in dict.fromkeys((cell.norm, cell.batch_size) for cell in grid):
             alike = [cell for cell in grid if (cell.norm, cell.batch_size) == (norm, batch)]
             found = in_subprocess([*alike[0].overrides, f"device={options.device}"], jobs)
-            peak = found["peak_mib"]["process"]
+            peak, data = found["peak_mib"]["process"], found["data"]
             hours, memory = hours + len(alike) * found["hours"], max(memory, peak)
             values = (f"{found['ms_per_step']:.2f}", found["steps"], f"{found['seconds_per_evaluation']:.2f}")
             more = (found["evaluations"], f"{found['hours']:.3f}", f"{peak:.0f}", len(alike))
             print(line(norm, batch, *values, *more), flush=True)
         print(
             f"all cells: {hours:.2f} hours of computing, so about {hours / jobs:.2f} hours with JOBS={jobs}, "
-            f"in up to {jobs * memory / 1024:.1f} GiB; jobs side by side slow each other down somewhat\n"
+            f"in up to {jobs * memory / 1024:.1f} GiB; jobs side by side slow each other down somewhat; "
+            f"timed on {data}\n"
         )
     return 0
 

@@ -139,7 +139,8 @@ def test_bench_and_estimate_as_commands(results: Path) -> None:
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[1].split()[:4] == ["norm", "batch", "ms/step", "steps"]
-    assert [line.split()[0] for line in lines[2:4]] == ["none", "ln"] and "all cells: " in done.stdout
+    assert [line.split()[0] for line in lines[2:4]] == ["none", "ln"]
+    assert "all cells: " in done.stdout and "; timed on MNIST" in done.stdout
 
 
 def test_a_reader_is_timed_on_words_in_the_published_sizes(
@@ -157,3 +158,15 @@ def test_a_reader_is_timed_on_words_in_the_published_sizes(
         assert [cell.norm for cell in asked] == ["none", "bn_lstm", "bn_everywhere", "ln"]
         datasets = {cfg.task.dataset for cfg in bench.compose_cells([cell.overrides for cell in asked])}
         assert datasets == {data}
+
+
+def test_what_a_paper_run_costs_is_measured_on_its_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stories are short and know few words: a step on them tells nothing about one on articles."""
+    monkeypatch.setattr(measure, "SECONDS", 0.0)
+    tiny = ["task=attentive_reader", "norm=ln", "device=cpu", "threads=1", "task.word_dim=4", "task.units=4",
+            "train.batch_size=2", "train.eval_batch_size=2"]  # fmt: skip
+    paper, small = compose_cells([[*tiny, "profile=paper"], [*tiny, "profile=small"]])
+    of_paper, of_small = measure.measure(paper, jobs=2), measure.measure(small, jobs=2)
+    assert of_paper["data"] == "random words in the published sizes" and of_paper["parameters"] > 65_830 * 4
+    assert of_paper["steps"] == 800_000 and of_paper["evaluations"] == 800
+    assert of_small["data"] == "generated stories (stand-in)" and of_small["parameters"] < 10_000
