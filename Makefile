@@ -37,6 +37,9 @@ written  = $(1)=$(subst $(SPACE),\$(SPACE),$(subst $(DOLLAR),$(DOLLAR)$(DOLLAR),
 without  = $(if $($(1)),$(subst $(call written,$(1)),,$(2)),$(2))
 GIVEN   := $(foreach word,$(call without,LAUNCH,$(call without,QUERY,$(call without,TEXT,$(MAKEOVERRIDES)))),$(if $(findstring =,$(word)),$(firstword $(subst =, ,$(word)))))
 UNKNOWN := $(filter-out $(OPTIONS) PYTHON VENV NO_SETUP PYTEST,$(GIVEN))
+ifneq ($(filter LN_%,$(UNKNOWN)),)
+$(error $(filter LN_%,$(UNKNOWN)) belongs before make, as in: $(firstword $(filter LN_%,$(UNKNOWN)))=... make $(firstword $(MAKECMDGOALS)))
+endif
 ifneq ($(UNKNOWN),)
 $(error unknown variable $(UNKNOWN); choose from: $(OPTIONS) PYTHON VENV NO_SETUP PYTEST)
 endif

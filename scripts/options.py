@@ -14,7 +14,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -58,6 +58,12 @@ COMMANDS = {
     "check": "any",
 }
 SAMPLED = ("handwriting",)  # tasks that ``sample`` knows
+# What ``demo`` can be asked, for example.
+QUERIES = {
+    "order_embeddings": "a red seven",
+    "attentive_reader": "12: @placeholder purchased the lamp",
+    "skip_thoughts": "what news from the court ?",
+}
 
 # What needs neither data nor runs: the one command that makes it, and the variables it takes there besides TASK.
 ANALYSES: dict[str, tuple[str, tuple[str, ...]]] = {"invariances": ("reproduce", ("SEEDS",)), "rnn": ("bench", ())}
@@ -160,7 +166,7 @@ def parse(command: str, words: list[str], about: str | None = None) -> Options:
         text=given.get("TEXT") if command != "sample" else _text(tasks, given.get("TEXT")),
         bias=_bias(given.get("BIAS", "1")),
         given=given,
-        query=_query(command, given.get("QUERY")),
+        query=_query(command, tasks, given.get("QUERY")),
     )
 
 
@@ -289,9 +295,10 @@ def _integers(name: str, value: str | None, least: int) -> tuple[int, ...] | Non
     return _unique(name, tuple(int(item) for item in items))
 
 
-def _query(command: str, value: str | None) -> str:
+def _query(command: str, tasks: Sequence[str], value: str | None) -> str:
     if command == "demo" and value is None:
-        raise OptionError('QUERY is missing; give a sentence, such as QUERY="a red seven"')
+        like = next((f', such as QUERY="{QUERIES[task]}"' for task in tasks if task in QUERIES), "")
+        raise OptionError(f"QUERY is missing; give what to ask{like}")
     return value or ""
 
 

@@ -27,7 +27,7 @@ from experiments.schema import ConfigError, config_sha, dump, identity
 from experiments.tasks import TASKS
 from experiments.tasks.base import Demo
 from scripts import demo
-from scripts.options import Options, parse
+from scripts.options import QUERIES, OptionError, Options, parse
 
 CPU = torch.device("cpu")
 TASK = TASKS["order_embeddings"]
@@ -134,6 +134,14 @@ def test_pictures_show_any_question_as_it_is(
     assert asked(monkeypatch, query) == 0
     assert shown == [query.strip()] and not list(recwarn)
     assert matplotlib.rcParams["text.parse_math"]
+
+
+def test_without_a_query_one_for_the_task_is_suggested() -> None:
+    assert set(QUERIES) == set(ASKABLE)
+    for task, query in QUERIES.items():
+        with pytest.raises(OptionError, match="QUERY is missing; ") as error:
+            parse("demo", [f"TASK={task}", "QUERY="])
+        assert str(error.value).endswith(f'such as QUERY="{query}"')
 
 
 @pytest.mark.parametrize("task", [name for name in TASK_NAMES.split(", ") if name not in ASKABLE])

@@ -108,6 +108,11 @@ def test_a_misspelt_variable_is_not_ignored() -> None:
     assert done.returncode == 2 and "unknown variable SEED; choose from: TASK PROFILE" in done.stderr
 
 
+def test_where_a_variable_of_the_environment_belongs() -> None:
+    done = make("data", "TASK=draw", "LN_DATA=somewhere")
+    assert done.returncode == 2 and "LN_DATA belongs before make, as in: LN_DATA=... make data" in done.stderr
+
+
 def test_flags_and_words_mean_the_same() -> None:
     words = options.parse("sweep", ["TASK=draw", "NORM=ln,none", "SEEDS=3", "BATCH=", "FAIL_FAST=1"])
     flags = options.parse("sweep", ["--task", "draw", "--norm=ln,none", "--seeds", "3", "--fail-fast", "1"])
