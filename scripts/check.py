@@ -21,7 +21,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.options import ANALYSES, ROOT, OptionError, Options, fail, parse, supported_norms
+from scripts.checked import ROOT, OptionError, supported_norms
+from scripts.options import ANALYSES, Options, fail, parse
 from scripts.sweep import wait
 
 INTERRUPTED = 130

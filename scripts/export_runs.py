@@ -23,7 +23,8 @@ import pandas as pd
 
 from experiments.analysis.collect import COLUMNS, FINISHED, Run, collect, results_dir, tidy
 from experiments.analysis.output import short_path, write_whole
-from scripts.options import OptionError, Parser, choice, fail, stems
+from scripts.checked import OptionError, choice, stems
+from scripts.options import Parser, fail
 from scripts.selection import run, say
 
 # Beside what the analysis itself needs: where the numbers come from. Column -> from a run and its meta.json.

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from data.fetch import DataError, Say, Source, data_roots
-from scripts.options import ROOT, stems
+from scripts.checked import ROOT, stems
 
 
 def getters(task: str) -> list[Callable[[Say], Source]]:

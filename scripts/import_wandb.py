@@ -26,7 +26,8 @@ from experiments.analysis.output import short_path
 from experiments.cli import guarded
 from experiments.mirror import Foreign, Unusable, rebuild
 from experiments.runs import RunError
-from scripts.options import OptionError, Parser, fail
+from scripts.checked import OptionError
+from scripts.options import Parser, fail
 
 TIMEOUT_SECONDS = 60
 RUNS_A_PAGE, ROWS_A_PAGE = 50, 1000

@@ -28,7 +28,8 @@ from experiments.analysis.invariances import Cell
 from experiments.analysis.output import short_path, write_whole
 from experiments.analysis.style import look
 from experiments.cli import guarded
-from scripts.options import OptionError, fail, parse
+from scripts.checked import OptionError
+from scripts.options import fail, parse
 
 WORDS = {True: "yes", False: "no", None: "differs"}
 HEAD = ["transformation", "norm", "paper", "ours", "deviation: median", "smallest", "largest", "values", "match"]

@@ -8,22 +8,16 @@ once, even before ``.venv`` exists.
 from __future__ import annotations
 
 import argparse
-import ast
-import difflib
 import os
-import re
-import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from data.processors import cores
+from scripts import checked
+from scripts.checked import CONFIGS, LAUNCHERS, ROOT, OptionError, choice, stems
 
-T = TypeVar("T")
-ROOT = Path(__file__).resolve().parent.parent
-CONFIGS = ROOT / "configs"
 NAMES = {
     "TASK": "task; `all` where a command takes several",
     "PROFILE": "budgets and sizes (default small; bench: paper; check: smoke)",
@@ -57,30 +51,13 @@ COMMANDS = {
     "sample": "one",
     "check": "any",
 }
-SAMPLED = ("handwriting",)  # tasks that ``sample`` knows
-# What ``demo`` can be asked, for example.
-QUERIES = {
-    "order_embeddings": "a red seven",
-    "attentive_reader": "12: @placeholder purchased the lamp",
-    "skip_thoughts": "what news from the court ?",
-}
 
 # What needs neither data nor runs: the one command that makes it, and the variables it takes there besides TASK.
 ANALYSES: dict[str, tuple[str, tuple[str, ...]]] = {"invariances": ("reproduce", ("SEEDS",)), "rnn": ("bench", ())}
 
-# LAUNCHER -> the file of configs/hydra/launcher, the setting that GPUS stands for, and the one that JOBS does.
-LAUNCHERS = {
-    "joblib": ("joblib", None, "n_jobs"),
-    "slurm": ("slurm", "gpus_per_node", "array_parallelism"),
-    "ray": ("ray_cluster", "ray.remote.num_gpus", None),
-}
 
 PROFILES = {"bench": "paper", "check": "smoke"}
 NO_PROFILE = ("data", "figures", "compare", "report", "status", "sample")
-
-
-class OptionError(ValueError):
-    """A missing or wrong variable; the message is one line that names the valid values. Exit code 2."""
 
 
 @dataclass(frozen=True)
@@ -145,52 +122,29 @@ def parse(command: str, words: list[str], about: str | None = None) -> Options:
     profile = choice("PROFILE", given.get("PROFILE", PROFILES.get(command, "small")), stems("profile"))
     # A task may lack a profile that others have (medium, for example). Commands without a default look at all.
     for task in tasks if "PROFILE" in given or command not in NO_PROFILE else ():
-        if (CONFIGS / "profile" / profile).is_dir() and not _has_profile(profile, task):
-            there = [name for name in stems("profile") if _has_profile(name, task)]
+        if (CONFIGS / "profile" / profile).is_dir() and not checked.has_profile(profile, task):
+            there = [name for name in stems("profile") if checked.has_profile(name, task)]
             raise OptionError(f"PROFILE={profile} is not defined for TASK={task}; use {', '.join(there)}")
     launcher = choice("LAUNCHER", given.get("LAUNCHER", "joblib"), list(LAUNCHERS))
     return Options(
         tasks=tasks,
         analyses=analyses,
         profile=profile,
-        norms=_norms(given.get("NORM"), tasks),
-        seeds=_integers("SEEDS", given.get("SEEDS"), least=0),
-        batches=_integers("BATCH", given.get("BATCH"), least=1),
-        jobs=_jobs(given.get("JOBS", "auto")),
+        norms=checked.norms(given.get("NORM"), tasks),
+        seeds=checked.integers("SEEDS", given.get("SEEDS"), least=0),
+        batches=checked.integers("BATCH", given.get("BATCH"), least=1),
+        jobs=checked.jobs(given.get("JOBS", "auto")),
         launcher=launcher,
-        gpus=_gpus(launcher, given),
-        launch=_launch(launcher, given),
+        gpus=checked.gpus(launcher, given),
+        launch=checked.launch(launcher, given),
         logger=choice("LOGGER", given.get("LOGGER", "local"), stems("logger")),
-        device=_device(given.get("DEVICE", "auto"), here=launcher == "joblib"),
+        device=checked.device(given.get("DEVICE", "auto"), here=launcher == "joblib"),
         fail_fast=choice("FAIL_FAST", given.get("FAIL_FAST", "0"), ["0", "1"]) == "1",
-        text=given.get("TEXT") if command != "sample" else _text(tasks, given.get("TEXT")),
-        bias=_bias(given.get("BIAS", "1")),
+        text=given.get("TEXT") if command != "sample" else checked.text(tasks, given.get("TEXT")),
+        bias=checked.bias(given.get("BIAS", "1")),
         given=given,
-        query=_query(command, tasks, given.get("QUERY")),
+        query=checked.query(command, tasks, given.get("QUERY")),
     )
-
-
-def stems(group: str) -> list[str]:
-    """The names in one config group, in alphabetical order."""
-    return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
-
-
-def supported_norms(task: str) -> tuple[str, ...]:
-    """The ``norms = (...)`` literal of ``experiments/tasks/<task>.py``."""
-    # Not written out: the training entry still refuses what does not fit.
-    return tuple(_literal(task, "norms", ast.Tuple) or stems("norm"))
-
-
-def _literal(task: str, name: str, kind: type[ast.expr]) -> Any:
-    """What ``name`` is set to in a task's file, read without importing torch; None if it is not written out."""
-    path = ROOT / "experiments" / "tasks" / f"{task}.py"
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        named = any(isinstance(target, ast.Name) and target.id == name for target in targets)
-        value = getattr(node, "value", None)
-        if named and isinstance(value, kind):
-            return ast.literal_eval(value)
-    return None
 
 
 def workers(options: Options, cells: int) -> int:
@@ -199,7 +153,7 @@ def workers(options: Options, cells: int) -> int:
     Small models gain little from a second thread, so ``JOBS=auto`` runs as many cells side by side as there
     are cores; a GPU is one worker.
     """
-    wanted = options.jobs or (1 if _accelerated(options.device) else cores())
+    wanted = options.jobs or (1 if checked.accelerated(options.device) else cores())
     return min(wanted, max(cells, 1))
 
 
@@ -252,136 +206,6 @@ def _analyses(command: str, given: dict[str, str]) -> tuple[str, ...]:
         only = "only " * bool(variables)
         raise OptionError(f"{idle[0]}={given[idle[0]]} does nothing with TASK={name}, which takes {only}{taken}")
     return (name,)
-
-
-def _has_profile(profile: str, task: str) -> bool:
-    return (CONFIGS / "profile" / profile / f"{task}.yaml").is_file()
-
-
-def choice(name: str, value: str, known: list[str]) -> str:
-    """``value`` if it is known. Raises ``OptionError`` that names the known ones."""
-    if value in known:
-        return value
-    near = difflib.get_close_matches(value, known, n=1)
-    hint = f" (did you mean {near[0]}?)" if near else ""
-    raise OptionError(f"{name}={value} is unknown{hint}; choose from: {', '.join(known)}")
-
-
-def _norms(value: str | None, tasks: tuple[str, ...]) -> tuple[str, ...] | None:
-    if value is None:
-        return None
-    norms = tuple(choice("NORM", norm.strip(), stems("norm")) for norm in value.split(","))
-    for task in tasks:
-        for norm in norms:
-            if norm not in supported_norms(task):
-                supported = ", ".join(supported_norms(task))
-                why = (_literal(task, "REFUSED", ast.Dict) or {}).get(norm)
-                reason = f" ({why})" if why else ""
-                raise OptionError(f"NORM={norm} is not supported by TASK={task}{reason}; choose from: {supported}")
-    return _unique("NORM", norms)
-
-
-def _is_whole(text: str, least: int) -> bool:
-    """Whether it is a whole number; isdecimal() alone takes other scripts too, and int() not thousands of digits."""
-    return text.isascii() and text.isdecimal() and len(text) <= 18 and int(text) >= least
-
-
-def _integers(name: str, value: str | None, least: int) -> tuple[int, ...] | None:
-    if value is None:
-        return None
-    items = [item.strip() for item in value.split(",")]
-    if not all(_is_whole(item, least) for item in items):
-        raise OptionError(f"{name}={value} must list whole numbers from {least} up, such as {name}=1,2")
-    return _unique(name, tuple(int(item) for item in items))
-
-
-def _query(command: str, tasks: Sequence[str], value: str | None) -> str:
-    if command == "demo" and value is None:
-        like = next((f', such as QUERY="{QUERIES[task]}"' for task in tasks if task in QUERIES), "")
-        raise OptionError(f"QUERY is missing; give what to ask{like}")
-    return value or ""
-
-
-def _unique(name: str, values: tuple[T, ...]) -> tuple[T, ...]:
-    if len(set(values)) < len(values):
-        raise OptionError(f"{name}={','.join(map(str, values))} names a value twice")
-    return values
-
-
-def _jobs(value: str) -> int | None:
-    if value == "auto":
-        return None
-    if not _is_whole(value, 1):
-        raise OptionError(f"JOBS={value} is neither auto nor a whole number from 1 up")
-    return int(value)
-
-
-def _text(tasks: tuple[str, ...], value: str | None) -> str:
-    if tasks[0] not in SAMPLED:
-        raise OptionError(f"TASK={tasks[0]} writes no text; choose from: {', '.join(SAMPLED)}")
-    if value is None:
-        raise OptionError('TEXT is missing or empty; give what to write, such as TEXT="layer norm"')
-    return value
-
-
-def _bias(value: str) -> float:
-    try:
-        bias = float(value)
-    except ValueError:
-        bias = -1.0
-    if not 0 <= bias <= 20:  # a larger one makes every sigma vanish
-        raise OptionError(f"BIAS={value} must be a number from 0 to 20")
-    return bias
-
-
-def _gpus(launcher: str, given: Mapping[str, str]) -> str | None:
-    value = given.get("GPUS")
-    if LAUNCHERS[launcher][2] is None and given.get("JOBS", "auto") != "auto":
-        raise OptionError(f"JOBS={given['JOBS']} does nothing with LAUNCHER={launcher}, whose CPUs and GPUs decide")
-    if value is None:
-        return None
-    if LAUNCHERS[launcher][1] is None:
-        raise OptionError(f"GPUS={value} does nothing with LAUNCHER={launcher}: DEVICE chooses there")
-    whole = value.isascii() and value.isdecimal()
-    part = launcher == "ray" and re.fullmatch(r"0?\.\d+", value) is not None
-    if not (whole or part):
-        raise OptionError(f"GPUS={value} must be a whole number from 0 up, or with LAUNCHER=ray a part such as 0.5")
-    return value
-
-
-def _launch(launcher: str, given: Mapping[str, str]) -> tuple[str, ...]:
-    """``LAUNCH`` as words; which keys there are, the launcher's configuration says."""
-    value = given.get("LAUNCH", "")
-    if value and launcher == "joblib":
-        raise OptionError(f"LAUNCH={value} does nothing with LAUNCHER=joblib; choose slurm or ray")
-    try:
-        words = tuple(shlex.split(value))
-    except ValueError as error:
-        raise OptionError(f"LAUNCH={value} cannot be read ({error}); give key=value words") from None
-    for word in words:
-        if not re.fullmatch(r"[A-Za-z_][\w.]*=.*", word):
-            raise OptionError(f"LAUNCH={value}: {word!r} is not key=value, such as timeout_min=600")
-    return words
-
-
-def _device(value: str, here: bool) -> str:
-    choice("DEVICE", value, ["auto", "cpu", "cuda", "mps"])
-    if here and value in ("cuda", "mps"):
-        try:
-            import torch
-        except ImportError:  # before the set-up: the script itself asks again
-            return value
-        if not (torch.cuda if value == "cuda" else torch.backends.mps).is_available():
-            raise OptionError(f"DEVICE={value} is not available here; use DEVICE=cpu or DEVICE=auto")
-    return value
-
-
-def _accelerated(device: str) -> bool:
-    if device == "cpu":
-        return False
-    import torch
-
-    return device != "auto" or torch.cuda.is_available()
 
 
 def main() -> None:

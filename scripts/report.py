@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from experiments.analysis.collect import collect
 from experiments.analysis.groups import nothing
 from experiments.analysis.output import write_whole
-from scripts.options import stems
+from scripts.checked import stems
 from scripts.selection import finish, run, say, select
 
 

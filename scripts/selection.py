@@ -15,6 +15,7 @@ from pathlib import Path
 from experiments.analysis.collect import results_dir
 from experiments.analysis.output import short_path
 from scripts import options
+from scripts.checked import OptionError, stems
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,12 @@ def select(command: str, description: str | None, argv: Sequence[str] | None, ou
     words = [*given.words, f"TASK={given.task}", f"PROFILE={given.profile}"]
     values = dict(word.partition("=")[::2] for word in words if word.partition("=")[2].strip())
     task, profile = values.get("TASK", "all").strip(), values.get("PROFILE", "").strip() or None
-    known = options.stems("profile")
+    known = stems("profile")
     try:
         # Without a task, a profile that only some tasks have selects those.
         some = task == "all" and profile in known
         tasks = options.parse(command, [word for word in words if not (some and word.startswith("PROFILE="))]).tasks
-    except options.OptionError as error:
+    except OptionError as error:
         options.fail(error)
     return Selection(tasks, profile, given.runs, given.published, given.out)
 

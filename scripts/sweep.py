@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from types import FrameType
 
-from scripts.options import LAUNCHERS, ROOT, Options, from_command_line, supported_norms, workers
+from scripts.checked import LAUNCHERS, ROOT, supported_norms
+from scripts.options import Options, from_command_line, workers
 
 
 def values(options: Options) -> list[str]:

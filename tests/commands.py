@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from scripts.options import NAMES, stems
+from scripts.checked import stems
+from scripts.options import NAMES
 
 ROOT = Path(__file__).resolve().parent.parent
 # As errors list them, whatever tasks and norms there are.

@@ -16,7 +16,8 @@ from experiments.compose import compose_cells
 from experiments.schema import ConfigError, config_sha
 from experiments.tasks import TASKS
 from scripts import compare as command
-from scripts.options import OptionError, parse, stems, supported_norms
+from scripts.checked import OptionError, stems, supported_norms
+from scripts.options import parse
 
 ARMS = ("none", "bn_lstm", "ln", "ln_gain01")
 ORDER = {"metric": "bound", "split": "valid", "better": "lower", "batch_size": None, "paper": None, "text": "first"}

@@ -14,7 +14,8 @@ import pytest
 
 from experiments.tasks import TASKS
 from scripts import check
-from scripts.options import parse, supported_norms
+from scripts.checked import supported_norms
+from scripts.options import parse
 
 
 @pytest.fixture

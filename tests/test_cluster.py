@@ -25,7 +25,8 @@ from experiments.machine import passed_environment
 from experiments.runs import effective_state, is_locked, read_json
 from experiments.schema import ConfigError
 from experiments.tasks import TASKS
-from scripts.options import OptionError, parse
+from scripts.checked import OptionError
+from scripts.options import parse
 from scripts.sweep import command
 from tests.commands import ROOT, run
 from tests.toytask import ToyData, ToyTask, toy_config

@@ -15,7 +15,7 @@ from experiments.compose import compose_cells
 from experiments.grid import cells, experiment_names, experiment_task, load_figure
 from experiments.schema import CONFIGS, register
 from experiments.tasks import TASKS
-from scripts.options import stems
+from scripts.checked import stems
 from tests.commands import NORM_NAMES, TASK_NAMES, run
 
 EXPERIMENTS = stems("experiment")

@@ -27,7 +27,8 @@ from experiments.schema import ConfigError, config_sha, dump, identity
 from experiments.tasks import TASKS
 from experiments.tasks.base import Demo
 from scripts import demo
-from scripts.options import QUERIES, OptionError, Options, parse
+from scripts.checked import QUERIES, OptionError
+from scripts.options import Options, parse
 
 CPU = torch.device("cpu")
 TASK = TASKS["order_embeddings"]

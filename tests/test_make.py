@@ -11,6 +11,7 @@ import pytest
 
 from experiments.tasks import TASKS
 from scripts import options
+from scripts.checked import OptionError, supported_norms
 from tests.commands import ROOT, TASK_NAMES, make, run
 
 TARGETS = (
@@ -119,13 +120,13 @@ def test_flags_and_words_mean_the_same() -> None:
     assert words == flags
     assert (words.norms, words.seeds, words.batches, words.fail_fast) == (("ln", "none"), (3,), None, True)
     assert words.profile == "small" and options.parse("bench", ["TASK=draw"]).profile == "paper"
-    with pytest.raises(options.OptionError, match="SEED=3"):
+    with pytest.raises(OptionError, match="SEED=3"):
         options.parse("sweep", ["TASK=draw", "SEED=3"])
 
 
 def test_the_norms_read_without_torch_are_those_of_the_tasks() -> None:
     for name, task in TASKS.items():
-        assert options.supported_norms(name) == task.norms
+        assert supported_norms(name) == task.norms
     code = "import sys; from scripts.options import parse; parse('reproduce', ['TASK=draw', 'NORM=ln'])"
     loaded = run(sys.executable, "-c", f"{code}; print(*sys.modules)").stdout.split()
     assert loaded and not {"torch", "hydra", "yaml", "numpy"} & set(loaded)

@@ -27,7 +27,8 @@ from experiments.tasks.attentive_reader import AttentiveReaderTask, evaluation_b
 from experiments.tasks.base import Demo, FinalTest, Value
 from experiments.tracker import Tracker
 from models.attentive_reader import AttentiveReader, answer_loss
-from scripts.options import OptionError, parse
+from scripts.checked import OptionError
+from scripts.options import parse
 
 TASK = AttentiveReaderTask()
 CPU = torch.device("cpu")

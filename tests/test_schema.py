@@ -24,7 +24,7 @@ from experiments.schema import (
     science,
 )
 from experiments.train import check
-from scripts.options import stems
+from scripts.checked import stems
 from tests.commands import NORM_NAMES, TASK_NAMES
 
 
