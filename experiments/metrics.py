@@ -10,9 +10,29 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+
+def whole(value: Any) -> int:
+    """A whole number of 64 bits, as tables hold it. Raises ``ValueError`` or ``TypeError``."""
+    try:
+        number = int(value)
+    except OverflowError:  # infinity
+        number = 2**63
+    if not -(2**63) <= number < 2**63:
+        raise ValueError("a whole number of more than 64 bits")
+    return number
+
+
+def real(value: Any) -> float:
+    """A number. Raises ``ValueError`` or ``TypeError``."""
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError("a number of too many digits") from None
+
+
 FIELDS: dict[str, Callable[[Any], Any]] = {
-    "step": int, "examples": int, "epoch": float, "train_seconds": float,
-    "split": str, "metric": str, "unit": str, "value": lambda value: None if value is None else float(value),
+    "step": whole, "examples": whole, "epoch": real, "train_seconds": real,
+    "split": str, "metric": str, "unit": str, "value": lambda value: None if value is None else real(value),
 }  # fmt: skip
 
 
@@ -38,7 +58,7 @@ def read_log(path: Path) -> Log:
         try:
             record = json.loads(line)
             rows.append({name: kind(record[name]) for name, kind in FIELDS.items()})
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return Log(rows, False, f"line {number} of {path.name} is no record")
     return Log(rows, bool(rest), None)
 

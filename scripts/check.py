@@ -81,7 +81,7 @@ def check(task: str, options: Options, results: Path) -> bool:
     if error is None:
         print(f"{task}: {f'{cells} cells, ' if cells else ''}{seconds}", flush=True)
         return True
-    lines = (results / f"{task}.log").read_text().splitlines()[-TAIL:]
+    lines = (results / f"{task}.log").read_text(errors="replace").splitlines()[-TAIL:]
     print("".join(f"  {line}\n" for line in lines), end="", file=sys.stderr)
     print(f"error: {task}: {error}, after {seconds}; its output: {results / task}.log", file=sys.stderr, flush=True)
     return False

@@ -27,6 +27,8 @@ from experiments.analysis.output import short_path
 from experiments.cli import guarded
 from experiments.runs import FINISHED, effective_state, read_json
 from scripts import figures, tables
+from scripts.checked import OptionError, choice, stems
+from scripts.options import Parser, fail
 
 FILES = seals.SEALED
 
@@ -71,13 +73,19 @@ def seal_all(published: Path) -> int:
 
 def main() -> int:
     """Entry point."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser("publish", __doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", help="only this task's runs")
     parser.add_argument("--profile", help="only runs of this profile")
     parser.add_argument("--runs", type=Path, default=results_dir() / "runs", help="where the runs are")
     parser.add_argument("--out", type=Path, default=results_dir() / "published", help="where the copies go")
     parser.add_argument("--seal", action="store_true", help="copy nothing: write the checksums that are missing")
-    options = parser.parse_args()
+    try:
+        options = parser.parse_args()
+        for name in ("task", "profile"):
+            if getattr(options, name) is not None:
+                choice(f"--{name}", getattr(options, name), stems(name))
+    except OptionError as error:
+        fail(error)
     if options.seal:
         return seal_all(options.out)
     published = refused = 0

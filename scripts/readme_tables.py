@@ -8,6 +8,7 @@ Results and costs come from the published runs only, so that the README says the
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import inspect
 import json
@@ -31,6 +32,8 @@ from experiments.schema import CONFIGS, ROOT
 from experiments.tasks import TASKS
 from models import variant
 from scripts import bench_rnn
+from scripts.checked import OptionError
+from scripts.options import Parser, fail
 
 README = ROOT / "README.md"
 PUBLISHED = ROOT / "results" / "published"
@@ -134,7 +137,7 @@ def results() -> str:
             command = f"make reproduce TASK={task} PROFILE={profile}"
             parts.append(f"**{report.heading(rows, task)}** (`{command}`)")
             parts += figures(task, profile, label)
-            parts.append(markdown_table(["", "paper", "ours: median [range]", "seeds", "verdict"], body))
+            parts.append(markdown_table(["number or claim", "paper", "ours: median [range]", "seeds", "verdict"], body))
         parts += [
             f"[{path.stem}]({path.relative_to(ROOT)}): the paper's rows and ours side by side" for path in tables(task)
         ]
@@ -307,11 +310,17 @@ def filled(text: str) -> str:
     return text
 
 
-def main(path: Path = README) -> int:
+def main(path: Path = README, argv: Sequence[str] | None = None) -> int:
     """Entry point."""
+    parser = Parser("readme_tables", __doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if they are stale")
+    try:
+        check = parser.parse_args(argv).check
+    except OptionError as error:
+        fail(error)
     before = path.read_text(encoding="utf-8")
     after = filled(before)
-    if "--check" in sys.argv[1:]:
+    if check:
         if after != before:
             print("error: README.md is stale; run: python -m scripts.readme_tables", file=sys.stderr)
         return int(after != before)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from experiments.analysis.collect import collect
+from experiments.analysis.collect import Collection, collect
 from experiments.analysis.groups import nothing
 from experiments.analysis.output import write_whole
 from scripts.checked import stems
@@ -22,12 +22,13 @@ from scripts.selection import finish, run, say, select
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code."""
     chosen = select("report", __doc__, argv, out=".")
-    collection = collect(chosen.runs, chosen.published)
+    collection, whole = collect(chosen.runs, chosen.published), list(chosen.tasks) == stems("task")
+    if not whole:
+        collection = only(collection, chosen.tasks)
     say(collection.warnings)
     from experiments.analysis import html, page  # these import torch
     from experiments.analysis.document import Picture, to_markdown
 
-    whole = list(chosen.tasks) == stems("task")
     roots = [chosen.runs.parent / "figures", chosen.published / "figures"]
     made = page.build(collection, in_order(chosen.tasks), chosen.profile, roots, section_5() if whole else ())
     name = "-".join(["report", *([] if whole else chosen.tasks), *filter(None, [chosen.profile])])
@@ -42,6 +43,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not made.shown:
         say([f"error: the report has no results: {nothing(chosen.tasks, chosen.profile, chosen.runs)}"])
     return int(not made.shown or made.left_out > 0)
+
+
+def only(collection: Collection, tasks: Sequence[str]) -> Collection:
+    """What concerns these tasks. A folder that cannot be read is of the task that its place says."""
+    return Collection(
+        [one for one in collection.runs if one.task in tasks],
+        [one for one in collection.damaged if one[0].parent.name in tasks],
+        [one for one in collection.doubles if one[0].parent.name in tasks],
+    )
 
 
 def in_order(tasks: Sequence[str]) -> list[str]:

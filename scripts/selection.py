@@ -6,7 +6,6 @@ means all tasks and profiles for which there are runs.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ def select(command: str, description: str | None, argv: Sequence[str] | None, ou
         command: figures, tables, compare or status.
         out: default output folder, below the results folder.
     """
-    parser = argparse.ArgumentParser(prog=f"python -m scripts.{command}", description=description)
+    parser = options.Parser(command, description)
     parser.add_argument("words", nargs="*", metavar="NAME=value", help="as for make, such as TASK=draw")
     parser.add_argument("--task", default="", help="one task (default: all that have runs)")
     parser.add_argument("--profile", default="", help="one profile (default: all that have runs)")
@@ -44,7 +43,10 @@ def select(command: str, description: str | None, argv: Sequence[str] | None, ou
     parser.add_argument("--runs", type=Path, default=root / "runs", help="folder of our own runs")
     parser.add_argument("--published", type=Path, default=root / "published", help="folder of published runs")
     parser.add_argument("--out", type=Path, default=root / out, help="folder the results are written to")
-    given = parser.parse_intermixed_args(argv)
+    try:
+        given = parser.parse_intermixed_args(argv)
+    except OptionError as error:
+        options.fail(error)
     words = [*given.words, f"TASK={given.task}", f"PROFILE={given.profile}"]
     values = dict(word.partition("=")[::2] for word in words if word.partition("=")[2].strip())
     task, profile = values.get("TASK", "all").strip(), values.get("PROFILE", "").strip() or None

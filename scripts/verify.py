@@ -35,6 +35,8 @@ from experiments.runs import RunError, now, read_json, write_atomic
 from experiments.schema import Config, ConfigError, config_sha, dump, load_saved, one_line
 from experiments.tasks import TASKS
 from experiments.tracker import Tracker
+from scripts.checked import OptionError, choice, stems
+from scripts.options import Parser, fail
 
 MACHINE = ("system", "cpu", "gpu")  # of meta.json's hardware: sums are rounded differently on another
 MARKS = f":(exclude,glob)**/{verified.FILE}"
@@ -160,13 +162,18 @@ def tree() -> dict[str, Any]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser("verify", __doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", choices=sorted(TASKS), help="only this task's runs")
     parser.add_argument("--profile", help="only runs of this profile")
     parser.add_argument("--all", action="store_true", help="all runs whose code has changed")
     parser.add_argument("--rows", type=int, default=1, metavar="N", help="as far as the N-th evaluation (default 1)")
     parser.add_argument("--published", type=Path, default=results_dir() / "published", help="where the runs are")
-    options = parser.parse_args(argv)
+    try:
+        options = parser.parse_args(argv)
+        if options.profile is not None:
+            choice("--profile", options.profile, stems("profile"))
+    except OptionError as error:
+        fail(error)
     if options.all == bool(options.task or options.profile):
         raise ConfigError("choose what to verify: --task, --profile or both, or else --all")
     if options.rows < 1:

@@ -241,10 +241,91 @@ def test_two_runs_of_a_cell_are_told(places: tuple[Path, Path]) -> None:
     (newer / "meta.json").write_text(json.dumps(meta))
     (group,) = groups(collect(*places).runs, [rf.cell()], "draw", "small")
     assert [run.run for run in group.runs] == [newer.name]
-    assert group.warnings == [f"warning: {newer.name} taken, not {older.name}: same settings"]
+    (warning,) = group.warnings
+    said = "warning: draw, profile small: 1 run left out: made on other data that are named fixed too"
+    assert warning.startswith(said)
+    assert warning.endswith(f": {older.name}")
 
 
 def test_unfinished_runs_are_in_the_list_of_what_to_do(places: tuple[Path, Path]) -> None:
     rf.write_run(places[0], rf.cell(), rf.rows(VALUES), state="failed", total_steps=80)
     (group,) = groups(collect(*places).runs, [rf.cell()], "draw", "small")
     assert group.todo()[0].startswith("failed at 25 %: norm=ln batch=128 seed=0: python -m")
+
+
+def other_data(meta: dict[str, Any]) -> None:
+    meta["identity"], meta["data"]["fingerprint"] = meta["identity"][::-1], "f" * 64
+
+
+@pytest.mark.parametrize(
+    ("own", "published", "taken"), [([1], [0, 1, 2], [1]), ([], [0, 1], [0, 1]), ([0, 1], [2], [0, 1])]
+)
+def test_runs_on_other_data_of_the_same_name_are_not_mixed(
+    places: tuple[Path, Path], own: list[int], published: list[int], taken: list[int]
+) -> None:
+    """Own runs decide which data count, then what there is more of; never is a run held against one on other data."""
+    cells = [rf.cell(seed=seed) for seed in range(3)]
+    for seed in own:
+        rf.write_run(places[0], cells[seed], rf.rows(VALUES), change=other_data)
+    for seed in published:
+        rf.write_run(places[1], cells[seed], rf.rows(VALUES))
+    rf.write_run(places[0], cells[2], rf.rows(VALUES)[:1], state="interrupted", change=other_data)
+    (group,) = groups(collect(*places).runs, cells, "draw", "small")
+    assert len({run.data["fingerprint"] for run in group.runs}) == 1
+    assert [run.seed for run in group.runs if run.state == "done"] == taken
+    (warning,) = group.warnings
+    out = len(published) if own else 1
+    assert f"{out} run{'s' * (out > 1)} left out: made on other data that are named fixed too" in warning
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("git", "abc"), ("hardware", []), ("threads", "two"), ("parameters", 1.5), ("data", "mnist"),
+        ("seed", math.inf), ("seed", 10**30), ("batch_size", "many"), ("task", "pi_mnist"), ("data", {"kind": "x"}),
+    ],
+)  # fmt: skip
+def test_a_value_of_another_kind_in_meta_is_named(places: tuple[Path, Path], key: str, value: Any) -> None:
+    rf.write_run(places[0], rf.cell(), rf.rows(VALUES), change=lambda meta: meta.update({key: value}))
+    found = collect(*places)
+    (warning,) = found.warnings
+    assert not found.runs and "left out: meta.json " in warning and "\n" not in warning
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("step", 10**400), ("total_steps", 2**63), ("best", {"value": "x"}), ("error", ["x"])]
+)
+def test_a_value_of_another_kind_in_status_is_named(places: tuple[Path, Path], key: str, value: Any) -> None:
+    folder = rf.write_run(places[0], rf.cell(), rf.rows(VALUES))
+    status = json.loads((folder / "status.json").read_text())
+    (folder / "status.json").write_text(json.dumps({**status, key: value}))
+    (warning,) = collect(*places).warnings
+    assert f"left out: status.json garbles {key}" in warning
+
+
+@pytest.mark.parametrize("name", ["meta.json", "status.json", "metrics.jsonl", "config.yaml", "checksums.sha256"])
+def test_a_folder_in_the_place_of_a_file_is_named(places: tuple[Path, Path], name: str) -> None:
+    folder = rf.write_run(places[1], rf.cell(), rf.rows(VALUES))
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).mkdir()
+    (warning,) = collect(*places).warnings
+    assert f"left out: {name} cannot be read (Is a directory)" in warning
+
+
+@pytest.mark.parametrize(
+    "old_new", [('"step": 20', f'"step": {10**30}'), ('"value": 7.0', f'"value": {10**400}'),
+                ('"step": 20', '"step": Infinity'), ('"step": 20', f'"step": {"[" * 10**5}')]
+)  # fmt: skip
+def test_numbers_that_no_table_holds_are_damage(places: tuple[Path, Path], old_new: tuple[str, str]) -> None:
+    path = rf.write_run(places[0], rf.cell(), rf.rows(VALUES)) / "metrics.jsonl"
+    path.write_text(path.read_text().replace(*old_new, 1))
+    (warning,) = collect(*places).warnings
+    assert "line 2 of metrics.jsonl is no record" in warning
+
+
+@pytest.mark.parametrize("text", [b"a: [", b"\xff\xfe\x00"])
+def test_a_configuration_that_is_no_yaml_is_damage(places: tuple[Path, Path], text: bytes) -> None:
+    folder = rf.write_run(places[0], rf.cell(), rf.rows(VALUES))
+    (folder / "config.yaml").write_bytes(text)
+    (warning,) = collect(*places).warnings
+    assert "config.yaml was edited" in warning

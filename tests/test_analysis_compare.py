@@ -234,3 +234,31 @@ def test_changed_code_is_in_the_reason(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(compare, "code_changed", lambda commit, task: True)
     row = draw_rows(tmp_path, {"none": BASE, "ln": LN})["draw_speed"]
     assert row["code_changed"] is True and "changed since" in row["reason"]
+
+
+def test_one_seed_gives_a_direction_of_a_printed_difference_and_no_match(tmp_path: Path) -> None:
+    rows = draw_rows(tmp_path, {"none": BASE[:1], "ln": LN[:1]})
+    for key in ("draw_bound_gain", "draw_speed"):
+        assert rows[key]["verdict"] == "same direction" and rows[key]["n_seeds"] == 1
+        assert "fewer than 3 seeds give a direction only" in rows[key]["reason"]
+    assert rows["draw_bound_ln"]["verdict"] == "matches" and "one seed" in rows["draw_bound_ln"]["reason"]
+
+
+def test_a_printed_value_without_its_rival_has_no_direction(tmp_path: Path) -> None:
+    far = [[100, 90, 88, end + 3] for end in (82.4, 82.3, 82.5)]
+    row = draw_rows(tmp_path, {"none": far})["draw_bound_none"]
+    assert row["verdict"] == "inconclusive" and row["reason"].startswith(
+        "no direction: no finished run of ln with a shared seed; median not within 0.82"
+    )
+
+
+@pytest.mark.parametrize(("told", "known"), [((True, None), True), ((False, None), None), ((False, False), False)])
+def test_one_run_of_changed_code_makes_a_row_stale(
+    told: tuple[bool | None, ...], known: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = draw_group(tmp_path, {"none": BASE, "ln": LN}, profile="small")
+    for run in group.runs:
+        object.__setattr__(run, "commit", run.norm)
+    monkeypatch.setattr(compare, "code_changed", lambda commit, task: told[commit == "ln"])
+    rows = {row["id"]: row for row in compare.rows(compare.load_paper("draw"), group)}
+    assert rows["draw_bound_gain"]["code_changed"] is known

@@ -116,6 +116,7 @@ def test_nothing_logged_yet_is_not_drawn(
         ("PROFILE=smal", "small"),
         ("SEEDS=abc", "whole numbers"),
         ("FOO=1", "TASK"),
+        ("--nonsense", "unrecognized arguments"),
     ],
 )
 def test_wrong_choice_names_the_valid_ones(

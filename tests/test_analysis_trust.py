@@ -75,6 +75,17 @@ def test_only_the_published_setting_on_real_data_matches(task: str, tmp_path: Pa
     assert [where for where, ids in found.items() if ids] == [("paper", "fixed")]
 
 
+def test_a_setting_that_the_paper_does_not_have_matches_nothing(tmp_path: Path) -> None:
+    paper = compare.load_paper("attentive_reader")
+    rows = [row for name in compare.experiments(paper)
+            for row in compare.rows(paper, group(tmp_path / name, paper["task"], "paper", "fixed"), name)]  # fmt: skip
+    other = [row for row in rows if row["where"] and row["kind"] in ("order", "order_speed")]
+    assert {row["verdict"] for row in other} == {"same direction"}
+    said = "independent initial matrices, which the paper does not have, give a direction only"
+    assert all(said in row["reason"] for row in other)
+    assert any(row["verdict"] == "matches" for row in rows)
+
+
 def test_seeds_that_disagree_about_a_printed_value(tmp_path: Path) -> None:
     made = group(tmp_path, "draw", "paper", "fixed")
     rows = {row["id"]: row for row in compare.rows(compare.load_paper("draw"), made)}

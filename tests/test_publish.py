@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from experiments.analysis import seals
-from scripts import publish
+from scripts import publish, readme_tables, verify
 from tests.runfolders import cell, rows, write_run
 
 
@@ -53,3 +53,23 @@ def test_a_run_whose_code_cannot_be_looked_up_is_refused(
     (folder / "meta.json").write_text(json.dumps({**meta, "git": git}))
     assert call(monkeypatch, "--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out")) == 1
     assert "uncommitted changes" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--task", "drw"], "--task=drw is unknown (did you mean draw?)"),
+        (["--profile", "smal"], "--profile=smal is unknown (did you mean small?)"),
+        (["--nonsense"], "unrecognized arguments: --nonsense"),
+    ],
+)
+@pytest.mark.parametrize("script", [publish, verify, readme_tables])
+def test_wrong_words_are_one_line(
+    script: Any, words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["x", *words])
+    with pytest.raises(SystemExit) as stopped:
+        script.main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert stopped.value.code == 2 and line.startswith("error: ")
+    assert (said if script is publish else words[0]) in line

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import yaml
 
 from experiments.analysis import seals
-from experiments.metrics import read_log
+from experiments.metrics import read_log, whole
 
 REPO = Path(__file__).resolve().parents[2]
 
@@ -33,6 +34,12 @@ METRIC_COLUMNS = COLUMNS[COLUMNS.index("step") :]
 FINISHED = ("done", "diverged")  # the two states in which a run has said its last word
 STATES = (*FINISHED, "running", "failed", "interrupted")
 RUN_FILES = ("meta.json", "status.json", "metrics.jsonl", "config.yaml", "lock", "train.log", "checkpoint.pt")
+# What may stand under a key of ``status.json`` and ``meta.json``, where it is not checked otherwise.
+NUMBERS = ("step", "total_steps", "seconds_left")
+KINDS: Mapping[str, Any] = {"best": dict | None, "error": str | None}
+META_KINDS: Mapping[str, Any] = {
+    "data": dict, "git": dict | None, "hardware": dict | None, "threads": int | None, "parameters": int | None,
+}  # fmt: skip
 _SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -147,7 +154,9 @@ def _json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise Unreadable(f"{path.name} is missing") from None
-    except (ValueError, OSError) as error:
+    except OSError as error:
+        raise Unreadable(f"{path.name} cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
         raise Unreadable(f"{path.name} cannot be read ({str(error).splitlines()[0]})") from None
     if not isinstance(content, dict):
         raise Unreadable(f"{path.name} is not a JSON object")
@@ -159,12 +168,20 @@ def _status(folder: Path) -> dict[str, Any]:
     if not (folder / "status.json").exists():
         return {}
     status = _json(folder / "status.json")
-    number, record = (int, float, type(None)), (dict, type(None))
-    kinds = {"step": number, "total_steps": number, "seconds_left": number, "best": record}
-    garbled = [key for key, kind in kinds.items() if not isinstance(status.get(key), kind)]
+    garbled = [key for key, kind in KINDS.items() if not isinstance(status.get(key), kind)]
+    garbled += [key for key in NUMBERS if not is_number(status.get(key))]
+    if not garbled and not is_number((status.get("best") or {}).get("value")):
+        garbled.append("best")
     if status.get("state") not in STATES or garbled:
         raise Unreadable(f"status.json garbles {garbled[0] if garbled else 'state'}")
     return status
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a number that can be calculated with, or None."""
+    if isinstance(value, int):
+        return abs(value) < 2**63
+    return value is None or isinstance(value, float)
 
 
 def _state(folder: Path, status: Mapping[str, Any], origin: str) -> str:
@@ -188,12 +205,14 @@ def read_run(folder: Path, origin: str = "runs", configs: bool = True) -> Run:
     """
     meta = _json(folder / "meta.json")
     status = _status(folder)
+    if wrong := [key for key, kind in META_KINDS.items() if not isinstance(meta.get(key), kind)]:
+        raise Unreadable(f"meta.json lacks or garbles {wrong[0]!r}")
     try:
         data = {key: str(meta["data"][key]) for key in ("kind", "label", "name", "fingerprint", "detail")}
         git = meta.get("git") or {}
         run = Run(
             folder=folder, run=folder.name, task=str(meta["task"]), norm=str(meta["norm"]),
-            batch_size=int(meta["batch_size"]), seed=int(meta["seed"]), profile=str(meta["profile"]),
+            batch_size=whole(meta["batch_size"]), seed=whole(meta["seed"]), profile=str(meta["profile"]),
             identity=str(meta["identity"]), config_sha=str(meta["config_sha"]), data=data,
             commit=str(git.get("commit") or "unknown"), dirty=bool(git.get("dirty")),
             started=str(meta.get("started") or ""), state=_state(folder, status, origin), origin=origin,
@@ -204,9 +223,14 @@ def read_run(folder: Path, origin: str = "runs", configs: bool = True) -> Run:
     for key, value in (("profile", run.profile), ("data label", run.label), ("task", run.task)):
         if not _SLUG.fullmatch(value):  # these become parts of output paths
             raise Unreadable(f"meta.json has the {key} {value!r}")
-    damage = seals.broken(folder) if origin == "published" else None
-    damage = damage or log_damage(folder, run.state, status)
-    damage = damage or (config_damage(folder, run.config_sha, meta) if configs else None)
+    if run.task != folder.parent.name:
+        raise Unreadable(f"meta.json is of task {run.task}, the folder is not")
+    try:
+        damage = seals.broken(folder) if origin == "published" else None
+        damage = damage or log_damage(folder, run.state, status)
+        damage = damage or (config_damage(folder, run.config_sha, meta) if configs else None)
+    except OSError as error:  # a folder in a file's place, for example
+        damage = f"{Path(error.filename or folder).name} cannot be read ({error.strerror})"
     if damage:
         raise Unreadable(damage)
     return run
@@ -235,9 +259,17 @@ def config_damage(folder: Path, config_sha: str, meta: Mapping[str, Any]) -> str
     from experiments.runs import saved_sha
 
     sha = saved_sha(path)
-    if sha == config_sha or (not sha and "config_digest" not in meta):
+    if sha == config_sha or (not sha and "config_digest" not in meta and _is_yaml(path)):
         return None  # what today's schema cannot read any more was not edited for that
     return "config.yaml was edited: it is not what meta.json says was run"
+
+
+def _is_yaml(path: Path) -> bool:
+    try:
+        yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return False
+    return True
 
 
 def collect(

@@ -4,6 +4,9 @@ An experiment's cells are those its file lists and, beside them, those of any fu
 which there is a run with otherwise the same settings, unless another experiment of the task is about them. Only the
 former can be missing.
 
+Runs are compared on one and the same data only. The name of a data source does not tell that, for what lies in
+``LN_DATA`` may differ from host to host; its fingerprint does.
+
 The cells come from composing configurations, which is why this is apart from ``collect``: status needs runs
 only, and composing takes a second.
 """
@@ -34,7 +37,7 @@ class Group:
         missing: own cells without one.
         other: runs of this task, profile and label that fit no cell (other settings or older code), of this or of
             another of the task's experiments.
-        warnings: one line for each second run found for a cell.
+        warnings: one line for each second run found for a cell, and for runs on other data of the same name.
     """
 
     task: str
@@ -128,15 +131,17 @@ def groups(
     for label in sorted({run.label for run in mine}):
         by_sha: dict[str, Run] = {}
         warnings = []
-        here = [run for run in mine if run.label == label]
-        # Same settings and data source but another identity: the data differ. The newest finished run counts.
+        every = [*cells, *further]
+        wanted = {cell.config_sha for cell in every}
+        here, others = one_data([run for run in mine if run.label == label], wanted)
+        for several in others:
+            warnings.append(f"warning: {task}, profile {profile}: {_set_aside(several, here[0])}")
+        # Same settings and data but another identity: one was made by an older version. The newest finished run counts.
         for run in sorted(here, key=lambda run: (run.state in FINISHED, run.origin == "runs", run.started)):
             if run.config_sha in by_sha:
                 warnings.append(f"warning: {run.run} taken, not {by_sha[run.config_sha].run}: same settings")
             by_sha[run.config_sha] = run
-        every = [*cells, *further]
         found = [(cell, by_sha[cell.config_sha]) for cell in every if cell.config_sha in by_sha]
-        wanted = {cell.config_sha for cell in every}
         result.append(
             Group(
                 task=task,
@@ -150,6 +155,34 @@ def groups(
             )
         )
     return result
+
+
+def one_data(runs: Sequence[Run], wanted: set[str]) -> tuple[list[Run], list[list[Run]]]:
+    """Of runs whose data have the same name, those on the same data, and what is on other data, set by set.
+
+    Taken are the data of most of our own finished runs, then of most finished runs, then of the newest run; counted are
+    runs of ``wanted`` configurations.
+    """
+    sets: dict[str, list[Run]] = {}
+    for run in runs:
+        sets.setdefault(run.data["fingerprint"], []).append(run)
+
+    def weight(several: list[Run]) -> tuple[int, int, str]:
+        done = [run for run in several if run.config_sha in wanted and run.state in FINISHED]
+        return sum(run.origin == "runs" for run in done), len(done), max(run.started for run in several)
+
+    first, *others = sorted(sets.values(), key=weight, reverse=True)
+    return first, others
+
+
+def _set_aside(runs: Sequence[Run], taken: Run) -> str:
+    """Says which runs do not count, for they are on other data than ``taken``."""
+    names = ", ".join(run.run for run in runs[:4]) + ", …" * (len(runs) > 4)
+    one, other = (run.data["fingerprint"][:8] for run in (runs[0], taken))
+    return (
+        f"{len(runs)} run{'s' * (len(runs) > 1)} left out: made on other data that are named {taken.label} too "
+        f"(fingerprint {one}, that of the others is {other}): {names}"
+    )
 
 
 @cache

@@ -20,10 +20,10 @@ QUIET = "smoke"  # a profile for tests: shown only when asked for
 
 READING = (
     "**matches**: the published setting (profile `paper`) on real data, and every seed within the tolerance of a "
-    f"printed value, or all of at least {compare.CLAIM_SEEDS} seeds the paper's way where it prints none; for a "
-    "difference or a speed, the median within the tolerance and all seeds in the paper's direction.",
+    f"printed value; for a claim, at least {compare.CLAIM_SEEDS} seeds that all go the paper's way, with their median "
+    "within the tolerance of the printed number if there is one.",
     "**same direction**, **opposite direction**: all seeds agree; the most that a smaller profile, a stand-in or a "
-    "time in seconds can give.",
+    "time in seconds can give. With one seed it is that seed's.",
     "**inconclusive**: seeds disagree or tie, or a number is missing.",
     "**not comparable**: there is nothing to hold the number against, such as a printed value at a smaller profile.",
     "**stale**: a definition that the task or its model is made of has changed since the run; the reason names the "

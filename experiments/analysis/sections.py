@@ -18,6 +18,7 @@ from experiments.analysis.names import name
 
 CHOICES = REPO / "docs" / "choices"
 FILES = "report_files"  # beside report.md: its pictures
+PNG = b"\x89PNG\r\n\x1a\n"  # how such a file begins
 
 
 @dataclass
@@ -101,6 +102,8 @@ def _place(
     rows = [row for experiment, group in several for row in compare.rows(paper, group, experiment)] if paper else []
     if rows:
         section.rows[first.profile, first.label] = rows
+        where = f"[{task}, {first.profile}, {first.label}](#{anchor(place)})"
+        section.troubles += [f"{where}: {line}" for line in troubles.of_rows(rows)]
         section.blocks += numbers(rows, f"{task}, profile {first.profile}, {first.label}: the paper's numbers and ours")
     else:
         add(Text("Nothing that the paper prints is compared with these runs."))
@@ -175,9 +178,13 @@ def samples(task: str, group: Group, roots: Sequence[Path]) -> list[Block]:
     for root in roots:
         for path in sorted((root / f"{group.profile}-{group.label}").glob(f"{task}_*.png")):
             what, _, run = path.stem.removeprefix(f"{task}_").rpartition("_")
+            png = path.read_bytes() if path.is_file() else b""
+            if png[:8] != PNG or len(png) < 24:
+                blocks.append(Text(f"{path.name} is no picture, and is not shown."))
+                continue
             about = f"{what.replace('_', ' ')} by run {run}, profile {group.profile}"
             blocks.append(
-                Picture(f"{FILES}/{group.profile}-{group.label}-{path.name}", path.read_bytes(),
+                Picture(f"{FILES}/{group.profile}-{group.label}-{path.name}", png,
                         f"Picture of {about}", f"{task}: {about}.")
             )  # fmt: skip
         if blocks:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from experiments.analysis import seals
 from experiments.analysis.collect import FINISHED, Run
@@ -71,6 +72,22 @@ def _silent(group: Group, series: Iterable[Series]) -> list[str]:
                 f"{split} {metric} was not logged by {'; '.join(map(name, without))}: left out of the figure, and rows "
                 "that need it are inconclusive"
             )
+    return lines
+
+
+def of_rows(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Lines about rows of the comparison whose runs were made by other code, or by code that cannot be looked up."""
+    lines = []
+    if stale := [row for row in rows if row["code_changed"]]:
+        commands = {str(row["renew"]) for row in stale}
+        how = f"to renew them: {commands.pop()}" if len(commands) == 1 else "the reason of each says how to renew it"
+        lines.append(f"{len(stale)} of {len(rows)} rows are stale, for model or task code has changed since; {how}")
+    if untold := [row for row in rows if row["code_changed"] is None and row["commit"]]:
+        commits = sorted({commit for row in untold for commit in row["commit"].split(", ")})
+        lines.append(
+            f"whether the code of {len(untold)} rows has changed since cannot be told: git cannot look up their "
+            f"commits here ({', '.join(commits)}); in a whole clone it may (`git fetch --unshallow`)"
+        )
     return lines
 
 
