@@ -34,7 +34,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         lucky = "legacy_init=False" in cell.command and (cell.norm, cell.seed) == ("none", 0)
         curve = [44.0] * 3 if lucky else ERRORS[cell.norm]
         fake = rf.FakeCell(cell.task, cell.norm, cell.batch_size, cell.seed, "smoke", cell.config_sha, cell.command)
-        records = rf.rows({("valid", "error"): curve}, unit="percent")
+        records = rf.rows({("valid", "error"): curve, ("train", "batch_error"): curve}, unit="percent")
         rf.write_run(tmp_path / "runs", fake, records, data="stories")
     return tmp_path
 

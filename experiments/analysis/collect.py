@@ -223,14 +223,14 @@ def read_run(folder: Path, origin: str = "runs", configs: bool = True) -> Run:
     for key, value in (("profile", run.profile), ("data label", run.label), ("task", run.task)):
         if not _SLUG.fullmatch(value):  # these become parts of output paths
             raise Unreadable(f"meta.json has the {key} {value!r}")
-    if run.task != folder.parent.name:
-        raise Unreadable(f"meta.json is of task {run.task}, the folder is not")
     try:
         damage = seals.broken(folder) if origin == "published" else None
         damage = damage or log_damage(folder, run.state, status)
         damage = damage or (config_damage(folder, run.config_sha, meta) if configs else None)
     except OSError as error:  # a folder in a file's place, for example
         damage = f"{Path(error.filename or folder).name} cannot be read ({error.strerror})"
+    if run.task != folder.parent.name:
+        damage = damage or f"meta.json is of task {run.task}, the folder is not"
     if damage:
         raise Unreadable(damage)
     return run
