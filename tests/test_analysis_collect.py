@@ -303,6 +303,21 @@ def test_a_value_of_another_kind_in_status_is_named(places: tuple[Path, Path], k
     assert f"left out: status.json garbles {key}" in warning
 
 
+@pytest.mark.parametrize("key", ["task", "norm", "profile", "identity", "config_sha"])
+def test_what_names_a_run_is_text(places: tuple[Path, Path], key: str) -> None:
+    folder = rf.write_run(places[0], rf.cell(), rf.rows(VALUES))
+    meta = json.loads((folder / "meta.json").read_text())
+    (folder / "meta.json").write_text(json.dumps({**meta, key: 3}))
+    (warning,) = collect(*places).warnings
+    assert f"left out: meta.json lacks or garbles '{key}'" in warning
+
+
+def test_a_profile_that_there_is_not_is_told(places: tuple[Path, Path]) -> None:
+    rf.write_run(places[0], rf.cell(profile="huge"), rf.rows(VALUES))
+    (warning,) = collect(*places).warnings
+    assert "left out: meta.json has the profile 'huge', which configs/profile does not" in warning
+
+
 @pytest.mark.parametrize("name", ["meta.json", "status.json", "metrics.jsonl", "config.yaml", "checksums.sha256"])
 def test_a_folder_in_the_place_of_a_file_is_named(places: tuple[Path, Path], name: str) -> None:
     folder = rf.write_run(places[1], rf.cell(), rf.rows(VALUES))

@@ -39,6 +39,7 @@ NUMBERS = ("step", "total_steps", "seconds_left")
 KINDS: Mapping[str, Any] = {"best": dict | None, "error": str | None}
 META_KINDS: Mapping[str, Any] = {
     "data": dict, "git": dict | None, "hardware": dict | None, "threads": int | None, "parameters": int | None,
+    "task": str, "norm": str, "profile": str, "identity": str, "config_sha": str,
 }  # fmt: skip
 _SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -211,9 +212,9 @@ def read_run(folder: Path, origin: str = "runs", configs: bool = True) -> Run:
         data = {key: str(meta["data"][key]) for key in ("kind", "label", "name", "fingerprint", "detail")}
         git = meta.get("git") or {}
         run = Run(
-            folder=folder, run=folder.name, task=str(meta["task"]), norm=str(meta["norm"]),
-            batch_size=whole(meta["batch_size"]), seed=whole(meta["seed"]), profile=str(meta["profile"]),
-            identity=str(meta["identity"]), config_sha=str(meta["config_sha"]), data=data,
+            folder=folder, run=folder.name, task=meta["task"], norm=meta["norm"],
+            batch_size=whole(meta["batch_size"]), seed=whole(meta["seed"]), profile=meta["profile"],
+            identity=meta["identity"], config_sha=meta["config_sha"], data=data,
             commit=str(git.get("commit") or "unknown"), dirty=bool(git.get("dirty")),
             started=str(meta.get("started") or ""), state=_state(folder, status, origin), origin=origin,
             status=status,
@@ -223,6 +224,8 @@ def read_run(folder: Path, origin: str = "runs", configs: bool = True) -> Run:
     for key, value in (("profile", run.profile), ("data label", run.label), ("task", run.task)):
         if not _SLUG.fullmatch(value):  # these become parts of output paths
             raise Unreadable(f"meta.json has the {key} {value!r}")
+    if not (REPO / "configs" / "profile" / run.profile).is_dir():
+        raise Unreadable(f"meta.json has the profile {run.profile!r}, which configs/profile does not")
     try:
         damage = seals.broken(folder) if origin == "published" else None
         damage = damage or log_damage(folder, run.state, status)
