@@ -167,7 +167,7 @@ def test_own_runs_go_first_and_smoke_stays_quiet(tmp_path: Path, cells: list[rf.
     rf.write_run(tmp_path / "runs", rf.cell("draw", "ln", profile="smoke"), rf.rows(CURVE))
     code, page = make(tmp_path)
     assert code == 0 and "6 runs, 6 made here and 0 published" in page and "| 7 | seed 0: 7, seed 1: 7 |" in page
-    assert "1 runs at profile smoke are not shown" in first(page) and "small-fixed" in page
+    assert "1 run at profile smoke is not shown" in first(page) and "small-fixed" in page
     assert (tmp_path / "out" / "report-draw.html").is_file(), "a part does not replace the whole"
 
 

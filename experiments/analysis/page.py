@@ -80,7 +80,8 @@ def build(
         first.insert(0, f"there are no runs at all: `make reproduce {which}` makes them")
     if quiet:
         first.append(
-            f"{quiet} runs at profile {QUIET} are not shown, for it is for tests: `make report PROFILE={QUIET}`"
+            f"{quiet} {'runs' if quiet > 1 else 'run'} at profile {QUIET} {'are' if quiet > 1 else 'is'} not shown, for it "
+            f"is for tests: `make report PROFILE={QUIET}`"
         )
 
     own = sum(run.origin == "runs" for run in wanted)
