@@ -79,10 +79,8 @@ def build(
         which = f"TASK={tasks[0] if len(tasks) == 1 else 'all'}" + (f" PROFILE={profile}" if profile else "")
         first.insert(0, f"there are no runs at all: `make reproduce {which}` makes them")
     if quiet:
-        first.append(
-            f"{quiet} {'runs' if quiet > 1 else 'run'} at profile {QUIET} {'are' if quiet > 1 else 'is'} not shown, for it "
-            f"is for tests: `make report PROFILE={QUIET}`"
-        )
+        hidden = f"{quiet} runs at profile {QUIET} are" if quiet > 1 else f"1 run at profile {QUIET} is"
+        first.append(f"{hidden} not shown, for it is for tests: `make report PROFILE={QUIET}`")
 
     own = sum(run.origin == "runs" for run in wanted)
     scope = "" if profile is None else f", profile {profile}"
