@@ -14,14 +14,13 @@ from typing import Any
 
 from experiments.analysis import compare
 from experiments.analysis.collect import Collection, Run
-from experiments.analysis.groups import Group, experiment_cells, places
+from experiments.analysis.groups import experiment_cells, places
 from experiments.analysis.report import number
 
 PROFILES = ("paper", "medium", "small")  # the first is the best evidence; smoke is for tests
 MOST = 2  # places shown of a task
 CORES = 2
 DEFAULT = "small"  # the profile of a command without PROFILE
-Several = Sequence[tuple[str, Group]]
 
 
 @dataclass(frozen=True)

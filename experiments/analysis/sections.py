@@ -232,16 +232,11 @@ def tables_of(task: str, paper: Mapping[str, Any], there: Mapping[Place, Several
         mine = [group for several in there.values() for other, group in several if other == experiment]
         every = tables.printed_rows(paper, table["columns"])
         every += [row for group in mine for row in tables.our_rows(table, group)]
-        body = [
-            [row["model"], row["source"], "" if row["seeds"] is None else str(row["seeds"]),
-             *(tables.cell(row[c["metric"]], c.get("decimals", 1)) for c in table["columns"])]
-            for row in every
-        ]  # fmt: skip
         blocks.append(Heading(3, table["title"], anchor(table["name"])))
         if without := tables.absent(table, mine):
             blocks.append(Bullets(without, warning=True))
         blocks.append(Table(f"{table['title']}: the paper's rows and ours, median of the seeds [range]",
-                            [*tables.HEAD, *(c["head"] for c in table["columns"])], body))  # fmt: skip
+                            tables.head(table), tables.texts(table, every)))  # fmt: skip
         blocks.append(Text(f"{table['note'][:1].upper()}{table['note'][1:].rstrip('.')}."))
     return blocks
 

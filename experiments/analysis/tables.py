@@ -66,10 +66,8 @@ def absent(table: Mapping[str, Any], groups: Sequence[Group]) -> list[str]:
         if not any(run.state in FINISHED for run in group.runs) or our_rows(table, group):
             continue
         columns = ", ".join(column["head"] for column in table["columns"])
-        kind = "STAND-IN " * group.stand_in
-        line = (
-            f"No row of ours for profile {group.profile}, {kind}{group.label}: nothing was there to measure {columns}"
-        )
+        place = f"profile {group.profile}, {group.marked_label}"
+        line = f"No row of ours for {place}: nothing was there to measure {columns}"
         others = table.get("stand_ins", [])
         rows = our_rows({**table, "columns": others}, group) if others else []
         values = [
@@ -92,6 +90,20 @@ def cell(values: Sequence[float], decimals: int) -> str:
     if len(values) > 1:
         text += f" [{min(values):.{decimals}f}, {max(values):.{decimals}f}]"
     return text
+
+
+def head(table: Mapping[str, Any]) -> list[str]:
+    """What stands above the columns."""
+    return [*HEAD, *(c["head"] for c in table["columns"])]
+
+
+def texts(table: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Rows as they are shown, below ``head``."""
+    return [
+        [row["model"], row["source"], "" if row["seeds"] is None else str(row["seeds"]),
+         *(cell(row[c["metric"]], c.get("decimals", 1)) for c in table["columns"])]
+        for row in rows
+    ]  # fmt: skip
 
 
 def notes(group: Group) -> str:
@@ -118,13 +130,7 @@ def to_markdown(
     every: Sequence[Group] = (),
 ) -> str:
     """The table as a page. ``groups`` have rows in it; of ``every`` it is told why one has none."""
-    columns = table["columns"]
-    body = []
-    for row in rows:
-        seeds = "" if row["seeds"] is None else str(row["seeds"])
-        cells = [cell(row[c["metric"]], c.get("decimals", 1)) for c in columns]
-        body.append([row["model"], row["source"], seeds, *cells])
-    lines = markdown_table([*HEAD, *(c["head"] for c in columns)], body)
+    lines = markdown_table(head(table), texts(table, rows))
     remarks = "\n\n".join([*absent(table, every), *(notes(group) for group in groups)])
     return (
         f"# {table['title']}\n\n{lines}\n\n"
